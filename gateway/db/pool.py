@@ -1,0 +1,53 @@
+"""The connection pool: what every session has in common, and nothing that a transaction pooler would lose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import msgspec
+
+APPLICATION = "sluice"
+IDLE_IN_TRANSACTION = "60s"  # a transaction left open holds its locks, and vacuum back, for as long
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_JSONB_FORMAT = b"\x01"  # the one version of jsonb's binary form
+
+
+async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> asyncpg.Pool:
+    """A pool of up to size connections; jsonb goes in and comes out as plain Python values.
+
+    dsn is a URL as libpq reads it; a unix socket is ``postgresql://user@/name?host=/folder``. statement_cache off is
+    for a pooler in transaction mode: no prepared statement outlives its use, and no start parameter that such a
+    pooler refuses is sent (set ``idle_in_transaction_session_timeout`` on the role there).
+
+    Raises OSError or asyncpg.PostgresError when the first connection fails.
+    """
+    settings = {"application_name": APPLICATION}
+    if statement_cache:
+        settings["idle_in_transaction_session_timeout"] = IDLE_IN_TRANSACTION
+    more: dict[str, Any] = {} if statement_cache else {"statement_cache_size": 0}
+    return await asyncpg.create_pool(
+        dsn, min_size=min(2, size), max_size=size, init=prepare, reset=_keep, server_settings=settings, **more
+    )
+
+
+async def prepare(conn: asyncpg.Connection) -> None:
+    """What a connection outside the pool needs to read and write gateway tables as the pool's do."""
+    await conn.set_type_codec(
+        "jsonb", schema="pg_catalog", format="binary", encoder=_encode_jsonb, decoder=_decode_jsonb
+    )
+
+
+async def _keep(conn: asyncpg.Connection) -> None:
+    """asyncpg's own reset costs a round trip each time a connection goes back, to undo session state of which there
+    is none here. An open transaction is rolled back before this is called."""
+
+
+def _encode_jsonb(value: Any) -> bytes:
+    return _JSONB_FORMAT + _encode(value)
+
+
+def _decode_jsonb(raw: bytes) -> Any:
+    return _decode(raw[1:])
