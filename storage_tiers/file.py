@@ -240,7 +240,7 @@ class FileTier:
 
     def _size(self, blob: BlobId) -> int:
         try:
-            return os.stat(self.path(blob)).st_size
+            return self.path(blob).stat().st_size
         except FileNotFoundError:
             raise self._missing(blob) from None
 
@@ -272,7 +272,7 @@ class FileTier:
         if self.durable:
             self._fsync(fd)
         size = os.fstat(fd).st_size
-        os.rename(self._staging(blob), self.path(blob))
+        self._staging(blob).rename(self.path(blob))
         return size
 
     async def withdraw(self, blob: BlobId, fd: int) -> None:

@@ -82,6 +82,6 @@ def _replace(record: Path, wanted: Restore, folder: int, durable: bool, fsync: C
             fsync(fd)
     finally:
         os.close(fd)
-    os.rename(draft, record)
+    draft.rename(record)
     if durable:
         fsync(folder)

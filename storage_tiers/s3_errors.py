@@ -60,7 +60,10 @@ def status_of(error: BaseException) -> int:
 
 
 def translate(error: BaseException, tier: str, doing: str) -> TierError:
-    """The tier's error for one of FAILURES (or what a cut body raises). Names the code and the status, never what the store wrote."""
+    """The tier's error for one of FAILURES, or for what a cut body raises.
+
+    Names the code and the status, never what the store wrote.
+    """
     code, status = code_of(error), status_of(error)
     if not status:
         return TierUnavailable(f"tier {tier}: {doing}: {type(error).__name__}")
