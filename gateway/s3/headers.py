@@ -1,0 +1,178 @@
+"""Request headers and query parameters as they came over the wire: multi-maps that lose nothing.
+
+Header bytes become ``str`` as UTF-8 with surrogateescape, so that encoding them the same way gives the bytes back:
+signatures are computed over bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import unquote_to_bytes
+
+from gateway.s3.errors import S3Error
+
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_BLANKS = " \t"
+
+# The parameters that make a presigned URL, lower-case; none of them stands for a header.
+PRESIGN = frozenset(
+    {
+        "x-amz-algorithm",
+        "x-amz-credential",
+        "x-amz-date",
+        "x-amz-expires",
+        "x-amz-signedheaders",
+        "x-amz-signature",
+        "x-amz-security-token",
+    }
+)
+
+
+class Headers:
+    """Lower-case multi-map over raw header pairs, in the order they came; values without surrounding blanks."""
+
+    __slots__ = ("_items", "_map", "hoisted")
+
+    def __init__(self, pairs: Iterable[tuple[bytes | str, bytes | str]] = ()) -> None:
+        self.hoisted: frozenset[str] = frozenset()
+        self._items: list[tuple[str, str]] = []
+        self._map: dict[str, list[str]] = {}
+        for raw_name, raw_value in pairs:
+            name, value = _text(raw_name).lower(), _text(raw_value).strip(_BLANKS)
+            self._items.append((name, value))
+            self._map.setdefault(name, []).append(value)
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """The value of a lower-case name; repeated lines are one list joined by commas (RFC 9110, 5.3)."""
+        values = self._map.get(name)
+        if values is None:
+            return default
+        return values[0] if len(values) == 1 else ",".join(values)
+
+    def all(self, name: str) -> Sequence[str]:
+        """Each line's value, in order."""
+        return tuple(self._map.get(name, ()))
+
+    def hoist(self, query: Query) -> None:
+        """Take over what a presigned URL carries in its query instead of in headers.
+
+        Signers move x-amz-* headers there (JavaScript's, for one, moves all), and S3 reads them as the headers they
+        stand for. They are signed with the query; a header of the same name wins.
+        """
+        if "X-Amz-Signature" not in query:
+            return
+        moved = []
+        for name, value in query.pairs:
+            lower = name.lower()
+            if lower.startswith("x-amz-") and lower not in PRESIGN and lower not in self._map:
+                moved.append((lower, value))
+        for lower, value in moved:
+            self._items.append((lower, value))
+            self._map.setdefault(lower, []).append(value)
+        self.hoisted = frozenset(lower for lower, _ in moved)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._map
+
+    def __iter__(self) -> Iterator[str]:
+        """Names, each once."""
+        return iter(self._map)
+
+    def items(self) -> Sequence[tuple[str, str]]:
+        """(lower-case name, value) of every line."""
+        return tuple(self._items)
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
+
+
+class Query:
+    """Decoded multi-map over a raw query string, which it keeps. Raises InvalidURI for a broken escape or UTF-8."""
+
+    __slots__ = ("_map", "names", "pairs", "raw")
+
+    def __init__(self, raw: str = "") -> None:
+        self.raw = raw
+        self.pairs: tuple[tuple[str, str], ...] = tuple(_decode_pairs(raw))
+        self._map: dict[str, list[str]] = {}
+        for name, value in self.pairs:
+            self._map.setdefault(name, []).append(value)
+        self.names: frozenset[str] = frozenset(self._map)
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """The first value; a parameter without "=" has the value ""."""
+        values = self._map.get(name)
+        return default if values is None else values[0]
+
+    def all(self, name: str) -> Sequence[str]:
+        return tuple(self._map.get(name, ()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._map
+
+
+def _decode_pairs(raw: str) -> Iterator[tuple[str, str]]:
+    if not raw:
+        return
+    if _BAD_ESCAPE.search(raw):
+        raise S3Error("InvalidURI")
+    for piece in raw.split("&"):
+        if piece:
+            name, _, value = piece.partition("=")
+            yield _decode_query(name), _decode_query(value)
+
+
+def _decode_query(text: str) -> str:
+    """A query's "+" is a blank (HTML forms, and S3), a path's is a plus sign."""
+    if "%" not in text and "+" not in text and text.isascii():
+        return text
+    try:
+        return unquote_to_bytes(text.replace("+", " ").encode("utf-8", "surrogateescape")).decode("utf-8")
+    except UnicodeDecodeError:
+        raise S3Error("InvalidURI") from None
+
+
+def decode_path(raw: str) -> bytes:
+    """A raw path (or a part of one) decoded once. Raises InvalidURI for a broken escape or bytes that are no UTF-8."""
+    if _BAD_ESCAPE.search(raw):
+        raise S3Error("InvalidURI")
+    decoded = unquote_to_bytes(raw.encode("utf-8", "surrogateescape"))
+    try:
+        decoded.decode("utf-8")
+    except UnicodeDecodeError:
+        raise S3Error("InvalidURI") from None
+    return decoded
+
+
+def split_host(host: str) -> tuple[str, str]:
+    """(name, port) of a Host value; port is "" when there is none. ``[::1]:9000`` keeps its brackets."""
+    name, colon, port = host.rpartition(":")
+    if colon and port.isdigit() and (not name.count(":") or name.endswith("]")):
+        return name, port
+    return host, ""
+
+
+def signed_hosts(headers: Headers, *, trusted: bool, secure: bool) -> tuple[str, ...]:
+    """The host values a client may have signed, the likeliest first.
+
+    Only Host for an untrusted peer. A trusted proxy may have rewritten Host: then what it says of the original
+    counts too, with and without the port, since proxies disagree on where the port belongs and clients leave the
+    scheme's default port out.
+    """
+    own = headers.get("host", "") or ""
+    if not trusted:
+        return (own,)
+    proto = (headers.get("x-forwarded-proto") or ("https" if secure else "http")).partition(",")[0].strip().lower()
+    default = "443" if proto == "https" else "80"
+    ports = [port.strip() for port in (headers.get("x-forwarded-port") or "").split(",") if port.strip().isdigit()]
+    seen = [own]
+    forwarded = (headers.get("x-forwarded-host") or "").partition(",")[0].strip()
+    for host in (forwarded, own):
+        if not host:
+            continue
+        name, port = split_host(host)
+        seen += [host, name, f"{name}:{port or default}", f"{name}:{default}"]
+        seen += [f"{name}:{other}" for other in ports[:2]]
+    return tuple(dict.fromkeys(seen))
