@@ -13,17 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
-try:
-    from storage_tiers.open import TierConfig
-except ModuleNotFoundError:  # TEMPORARY until storage_tiers/open.py is there
-
-    @dataclass(frozen=True, slots=True)
-    class TierConfig:  # type: ignore[no-redef]
-        kind: str
-        path: Path | None = None
-        archive: bool = False
-        delay: float = 0.0
-
+from storage_tiers.open import TierConfig
 
 PREFIX = "SLUICE_"
 # Names that scripts know and that do not follow the rule SLUICE_<NAME>.
@@ -153,8 +143,9 @@ class Settings:
     processing: str = setting(
         "async", "When a write is answered: once durable, or once processed.", choices=("async", "sync")
     )
-    pipeline: tuple[str, ...] = setting(
-        (), "Steps of post_upload; empty: all. Leaving out scan_malware records scanned: false."
+    pipelines: Mapping[str, Mapping[str, Any]] = setting(
+        lambda: MappingProxyType({}),
+        "Pipelines by name: steps, and the bucket, prefix, extension or type they apply to. Default: all steps.",
     )
     activities: tuple[str, ...] = setting((), "Python modules with activities and workflows of your own.")
     clamd: str | None = setting(
@@ -216,11 +207,14 @@ class Settings:
     @property
     def tier_configs(self) -> Mapping[str, TierConfig]:
         """The tiers to open: those configured, with the built-in ones for the names that are not."""
-        built_in = {
-            "standard": TierConfig(kind="file", path=self.blobs / "standard"),
-            "archive": TierConfig(kind="file", path=self.blobs / "archive", archive=True, delay=self.archive_delay),
+        archive = TierConfig("file", self.blobs / "archive", archive=True, delay=self.archive_delay)
+        configs = {"standard": TierConfig("file", self.blobs / "standard"), "archive": archive, **self.tiers}
+        return {
+            name: dataclasses.replace(
+                config, day=self.lifecycle_day, durable=config.durable and self.durability == "full"
+            )
+            for name, config in configs.items()
         }
-        return {**built_in, **self.tiers}
 
     def replace(self, **values: Any) -> Settings:
         return dataclasses.replace(self, **values)

@@ -1,0 +1,212 @@
+"""The metrics: one table, which also makes docs/metrics.md, and what the parts of a process report through.
+
+With several processes each writes its own files (prometheus_client's multiprocess mode; the supervisor sets the
+folder, ``data_dir/run/metrics``, before this module is imported); whichever is scraped adds them up. What the database
+knows (runs, recalls, bytes) is asked at the scrape. Labels come from closed sets: whatever a client or an activity can
+make up is folded into ``other``, so the number of series does not grow with traffic.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+Kind = Literal["counter", "gauge", "histogram", "scraped"]
+OTHER = "other"
+
+REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+RUN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric. kind scraped: a gauge that is asked of the database (or the scanner) when Prometheus asks us."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    doc: str
+    buckets: Sequence[float] = ()
+
+
+TABLE: tuple[Row, ...] = (
+    Row("sluice_s3_requests_total", "counter", ("operation", "code"), "Requests answered, by operation and status."),
+    Row("sluice_s3_request_seconds", "histogram", ("operation",), "Time from head to last byte.", REQUEST_BUCKETS),
+    Row("sluice_s3_ttfb_seconds", "histogram", ("operation",), "Time from head to first byte.", REQUEST_BUCKETS),
+    Row("sluice_s3_bytes_total", "counter", ("direction",), "Body bytes: in, out."),
+    Row("sluice_s3_in_flight", "gauge", (), "Requests being served now."),
+    Row("sluice_s3_errors_total", "counter", ("operation", "s3_code"), "Requests refused, by S3 error code."),
+    Row("sluice_auth_failures_total", "counter", ("reason",), "Requests whose signature was refused."),
+    Row("sluice_runs", "scraped", ("workflow", "state"), "Runs that have not ended, by state."),
+    Row("sluice_run_oldest_seconds", "scraped", ("workflow",), "Age of the oldest run that waits for a worker."),
+    Row("sluice_run_seconds", "histogram", ("workflow", "outcome"), "Time from enqueue to end.", RUN_BUCKETS),
+    Row("sluice_ready_seconds", "histogram", (), "Time from upload to verdict.", RUN_BUCKETS),
+    Row("sluice_step_seconds", "histogram", ("step", "outcome"), "Time one attempt of a step took.", RUN_BUCKETS),
+    Row("sluice_step_retries_total", "counter", ("step",), "Attempts after the first."),
+    Row("sluice_verdicts_total", "counter", ("verdict", "reason"), "Versions decided, by verdict and code."),
+    Row("sluice_recoveries_total", "counter", ("kind",), "Repairs: what the reaper and the sweeps put right."),
+    Row("sluice_tier_ops_total", "counter", ("tier", "op", "outcome"), "Operations on storage tiers."),
+    Row("sluice_tier_seconds", "histogram", ("tier", "op"), "Time of operations on storage tiers.", REQUEST_BUCKETS),
+    Row("sluice_tier_bytes", "scraped", ("tier",), "Bytes of live blobs in a tier."),
+    Row("sluice_quarantined", "scraped", (), "Versions in quarantine."),
+    Row("sluice_recalls", "scraped", ("state",), "Archived versions: being restored, restored."),
+    Row("sluice_scanner_up", "scraped", (), "1 when the scanner answers; absent when none is configured."),
+    Row("sluice_scanner_signature_age_seconds", "scraped", (), "Age of the scanner's signatures."),
+    Row("sluice_workers", "scraped", (), "Processes whose lease is valid."),
+    Row("sluice_db_pool", "gauge", ("state",), "Database connections of the pools: idle, used."),
+    Row("sluice_build_info", "scraped", ("version",), "1, with the version as label."),
+)
+ROWS: Mapping[str, Row] = {row.name: row for row in TABLE}
+
+
+class Fold:
+    """Maps a label's value to itself when it is known, else to ``other``."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = frozenset(known)
+
+    def __call__(self, value: str | None) -> str:
+        return value if value in self._known else OTHER if value else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The closed sets that labels are folded into."""
+
+    operations: Fold
+    codes: Fold
+    workflows: Fold
+    steps: Fold
+    reasons: Fold
+
+
+class Metrics:
+    """What one process reports. Safe to call from any thread; a call costs well under a microsecond or two."""
+
+    def __init__(self, vocabulary: Vocabulary, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._fold = vocabulary
+        self._made: dict[str, Any] = {row.name: _make(row, self.registry) for row in TABLE if row.kind != "scraped"}
+        self._children: dict[tuple[str, ...], Any] = {}
+
+    def _at(self, name: str, *labels: str) -> Any:
+        """The child of a metric for its labels; prometheus_client looks it up under a lock, we once."""
+        child = self._children.get((name, *labels))
+        if child is None:
+            metric = self._made[name]
+            child = self._children[(name, *labels)] = metric.labels(*labels) if labels else metric
+        return child
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def request_started(self) -> None:
+        self._at("sluice_s3_in_flight").inc()
+
+    def request_ended(
+        self,
+        operation: str,
+        status: int,
+        code: str | None,
+        seconds: float,
+        first_byte: float | None,
+        received: int,
+        sent: int,
+    ) -> None:
+        """seconds and first_byte count from the request's head; received and sent are body bytes."""
+        operation = self._fold.operations(operation)
+        self._at("sluice_s3_in_flight").dec()
+        self._at("sluice_s3_requests_total", operation, str(status) if 100 <= status < 600 else OTHER).inc()
+        self._at("sluice_s3_request_seconds", operation).observe(seconds)
+        if first_byte is not None:
+            self._at("sluice_s3_ttfb_seconds", operation).observe(first_byte)
+        if received:
+            self._at("sluice_s3_bytes_total", "in").inc(received)
+        if sent:
+            self._at("sluice_s3_bytes_total", "out").inc(sent)
+        if code is not None:
+            self._at("sluice_s3_errors_total", operation, self._fold.codes(code)).inc()
+
+    def auth_failed(self, reason: str) -> None:
+        self._at("sluice_auth_failures_total", self._fold.codes(reason)).inc()
+
+    # --- runs --------------------------------------------------------------------------------------------------
+
+    def run_ended(self, workflow: str, outcome: str, seconds: float) -> None:
+        """outcome: completed, failed or cancelled. seconds since the run was enqueued."""
+        self._at("sluice_run_seconds", self._fold.workflows(workflow), outcome).observe(max(0.0, seconds))
+
+    def version_decided(self, verdict: str, reason: str | None, seconds: float | None) -> None:
+        """seconds since the upload; None for verdicts that were lent or made by a person."""
+        self._at("sluice_verdicts_total", verdict, self._fold.reasons(reason)).inc()
+        if seconds is not None:
+            self._at("sluice_ready_seconds").observe(max(0.0, seconds))
+
+    def step_ended(self, step: str, outcome: str, seconds: float, attempt: int = 1) -> None:
+        step = self._fold.steps(step)
+        self._at("sluice_step_seconds", step, outcome).observe(seconds)
+        if attempt > 1:
+            self._at("sluice_step_retries_total", step).inc()
+
+    def recovered(self, kind: str, number: int = 1) -> None:
+        self._at("sluice_recoveries_total", kind).inc(number)
+
+    # --- tiers and database ------------------------------------------------------------------------------------
+
+    def tier_operation(self, tier: str, op: str, outcome: str, seconds: float) -> None:
+        self._at("sluice_tier_ops_total", tier, op, outcome).inc()
+        self._at("sluice_tier_seconds", tier, op).observe(seconds)
+
+    def pool(self, idle: int, used: int) -> None:
+        self._at("sluice_db_pool", "idle").set(idle)
+        self._at("sluice_db_pool", "used").set(used)
+
+
+def _make(row: Row, registry: CollectorRegistry) -> Any:
+    if row.kind == "counter":
+        return Counter(row.name, row.doc, row.labels, registry=registry)
+    if row.kind == "histogram":
+        return Histogram(row.name, row.doc, row.labels, buckets=row.buckets, registry=registry)
+    return Gauge(row.name, row.doc, row.labels, registry=registry, multiprocess_mode="livesum")
+
+
+Sample = tuple[tuple[str, ...], float]
+
+
+class _Asked:
+    """A collector of values that were fetched just before."""
+
+    def __init__(self, values: Mapping[str, Sequence[Sample]]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterable[Metric]:
+        for name, samples in self._values.items():
+            row = ROWS[name]
+            family = GaugeMetricFamily(row.name, row.doc, labels=row.labels)
+            for labels, value in samples:
+                family.add_metric(list(labels), value)
+            yield family
+
+
+def exposition(metrics: Metrics, asked: Mapping[str, Sequence[Sample]]) -> bytes:
+    """The page Prometheus reads: all processes' own metrics, and the values asked for this scrape."""
+    registry = metrics.registry
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry) + generate_latest(_only(_Asked(asked)))
+
+
+def _only(collector: Any) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return registry
+
+
+def forget_process(pid: int) -> None:
+    """Called by the supervisor when a child has died: its gauges count no more, its counters stay."""
+    multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
