@@ -1,0 +1,56 @@
+"""What the steps of post_upload are told: policy and limits. The owner of the engine puts it among the services."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from processing.content_types import EXECUTABLE_EXTENSIONS
+from processing.context import Context
+
+SERVICE = "activity_settings"
+BUILTIN = "builtin"
+
+# What of these decides a verdict, and so belongs into a pipeline's fingerprint.
+_DECIDES = ("enforce_type_match", "blocked_extensions", "unscannable", "unreachable", "extract_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class ActivitySettings:
+    """blocked_extensions: without dots; the word "builtin" among them stands for the built-in list; empty: none.
+
+    unscannable ("quarantine" or "allow") and unreachable ("wait" or "allow") are two switches: what becomes of content
+    the scanner refused to judge, and of content that comes while the scanner is away. extract_bytes: larger content is
+    not opened for its text. extract_seconds: for one document, from its first byte to its text.
+    """
+
+    enforce_type_match: bool = False
+    blocked_extensions: tuple[str, ...] = ()
+    unscannable: str = "quarantine"
+    unreachable: str = "wait"
+    extract_bytes: int = 32 << 20
+    extract_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("unscannable", ("quarantine", "allow")), ("unreachable", ("wait", "allow"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {' or '.join(choices)}, not {getattr(self, name)!r}")
+
+    @property
+    def blocked(self) -> frozenset[str]:
+        named = frozenset(word.lstrip(".").casefold() for word in self.blocked_extensions)
+        return named - {BUILTIN} | EXECUTABLE_EXTENSIONS if BUILTIN in named else named
+
+    def policy(self, scanner: bool) -> str:
+        """The part of a pipeline's fingerprint that these settings and the presence of a scanner make up.
+
+        The scanner's signature version changes by itself and is asked for apart (Scanner.signature_version).
+        """
+        parts = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name in _DECIDES]
+        return ";".join([*parts, f"scanner={scanner}"])
+
+
+def settings_of(ctx: Context) -> ActivitySettings:
+    """The settings among the services; the defaults where there are none, as in a test."""
+    found: Any = ctx.services.get(SERVICE)
+    return found if isinstance(found, ActivitySettings) else ActivitySettings()

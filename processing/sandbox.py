@@ -1,0 +1,357 @@
+"""A pool of sandboxed children for parsers of hostile bytes: persistent, so that a call costs a round trip on a socket,
+and killed and replaced when one dies or takes too long.
+
+Small jobs that wait at the same moment share one frame. A batch whose child dies is taken apart and each job tried once
+more alone, so that one bad content does not fail its neighbours. Heavy jobs leave one child free for small ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from processing.frames import PREFIX, frame, header_length
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class SandboxError(Exception):
+    """A job gave no result. code: ``timeout``, ``killed``, ``memory``, ``start``, or a parser's own word."""
+
+    def __init__(self, code: str, text: str = "") -> None:
+        super().__init__(text or code)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """memory in bytes of address space, cpu and wall in seconds per job, payload and reply in bytes."""
+
+    children: int = 2
+    memory: int = 512 << 20
+    cpu: int = 30
+    wall: float = 60.0
+    files: int = 32
+    start: float = 30.0
+    batch: int = 64
+    small: int = 64 << 10  # a job up to this many bytes may share a frame
+    reply: int = 64 << 20
+    jobs: int = 10_000  # after these a child is replaced: what leaks, leaks in bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """value: small JSON. payload: raw bytes."""
+
+    value: Any
+    payload: bytes = b""
+
+
+@dataclass(slots=True)
+class _Job:
+    op: str
+    params: Mapping[str, Any]
+    length: int
+    data: bytes | None  # or
+    source: AsyncIterator[bytes] | None
+    wall: float
+    future: asyncio.Future[Result]
+    alone: bool
+    task: asyncio.Task[None] | None = None
+
+
+class _ChildDied(Exception):
+    pass
+
+
+class _SourceFailed(Exception):
+    def __init__(self, cause: Exception) -> None:
+        super().__init__()
+        self.cause = cause
+
+
+@dataclass(slots=True)
+class SandboxCounts:
+    """What metrics may read."""
+
+    started: int = 0
+    killed: dict[str, int] = field(default_factory=dict)  # by code
+    network: str = ""  # what the newest child sees: none or host
+
+
+class Sandbox:
+    """Starts no process before the first call. One event loop per instance."""
+
+    def __init__(self, limits: SandboxLimits | None = None) -> None:
+        self.limits = limits or SandboxLimits()
+        self.counts = SandboxCounts()
+        self._small: deque[_Job] = deque()
+        self._heavy: deque[_Job] = deque()
+        self._idle: list[_Child] = []
+        self._busy: dict[asyncio.Task[None], bool] = {}  # task → heavy
+        self._closed = False
+
+    async def call(
+        self,
+        op: str,
+        params: Mapping[str, Any] | None = None,
+        data: bytes | AsyncIterator[bytes] = b"",
+        *,
+        length: int | None = None,
+        wall: float | None = None,
+    ) -> Result:
+        """Run one operation of processing.parsers in a child.
+
+        data: the bytes, or a source of exactly length bytes, which is passed on without being collected here. wall:
+        seconds from the first byte sent to the answer. Raises SandboxError, and whatever the source raises.
+        """
+        if self._closed:
+            raise SandboxError("start", "the sandbox is closed")
+        whole = data if isinstance(data, bytes) else None
+        size = len(whole) if whole is not None else length
+        if size is None:
+            raise ValueError("a source needs its length")
+        small = whole is not None and size <= self.limits.small
+        source = None if isinstance(data, bytes) else data
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        job = _Job(op, params or {}, size, whole, source, wall or self.limits.wall, future, alone=not small)
+        (self._small if small else self._heavy).append(job)
+        self._dispatch()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if job.task is not None and job.alone:
+                job.task.cancel()
+            raise
+
+    async def close(self) -> None:
+        """Kill every child; calls under way fail."""
+        self._closed = True
+        for task in list(self._busy):
+            task.cancel()
+        if self._busy:
+            await asyncio.wait(set(self._busy))
+        for job in (*self._small, *self._heavy):
+            _fail(job, SandboxError("start", "the sandbox is closed"))
+        self._small.clear()
+        self._heavy.clear()
+        while self._idle:
+            await self._idle.pop().kill()
+
+    def _dispatch(self) -> None:
+        while not self._closed and len(self._busy) < self.limits.children:
+            batch = self._next_batch()
+            if not batch:
+                return
+            child = self._idle.pop() if self._idle else None
+            task = asyncio.get_running_loop().create_task(self._serve(child, batch), name="sandbox")
+            self._busy[task] = batch[0].data is None or batch[0].length > self.limits.small
+            for job in batch:
+                job.task = task
+            task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._busy.pop(task, None)
+        if not task.cancelled():
+            task.exception()  # the jobs' futures carry what there is to say
+        self._dispatch()
+
+    def _next_batch(self) -> list[_Job]:
+        batch: list[_Job] = []
+        while self._small and len(batch) < self.limits.batch:
+            if self._small[0].future.done():
+                self._small.popleft()
+                continue
+            if batch and (self._small[0].alone or batch[0].alone):
+                break
+            batch.append(self._small.popleft())
+        while not batch and self._heavy and sum(self._busy.values()) < max(1, self.limits.children - 1):
+            job = self._heavy.popleft()
+            if not job.future.done():
+                batch.append(job)
+        return batch
+
+    async def _serve(self, child: _Child | None, batch: list[_Job]) -> None:
+        try:
+            if child is None:
+                child = await _Child.start(self.limits)
+                self.counts.started += 1
+                self.counts.network = child.network
+            async with asyncio.timeout(max(job.wall for job in batch)):
+                results = await child.exchange(batch, self.limits.reply)
+        except TimeoutError:
+            self._lost("timeout", batch)
+        except _ChildDied:
+            self._lost("killed", batch)
+        except _SourceFailed as error:
+            _fail(batch[0], error.cause)
+        except SandboxError as error:
+            for job in batch:
+                _fail(job, error)
+        except asyncio.CancelledError:
+            for job in batch:
+                _fail(job, SandboxError("killed", "the call was given up"))
+            raise
+        else:
+            for job, result in zip(batch, results, strict=True):
+                _settle(job, result)
+            if child.served < self.limits.jobs and not any(_is_memory(result) for result in results):
+                self._idle.append(child)
+                child = None
+        finally:
+            if child is not None:
+                await child.kill()
+
+    def _lost(self, code: str, batch: list[_Job]) -> None:
+        self.counts.killed[code] = self.counts.killed.get(code, 0) + 1
+        for job in reversed(batch):
+            # The child may have been dead before, or a neighbour have killed it; who ran alone did it itself.
+            if not job.alone and (code == "killed" or len(batch) > 1):
+                job.alone = True
+                self._small.appendleft(job)
+            else:
+                _fail(job, SandboxError(code))
+
+
+def _fail(job: _Job, error: Exception) -> None:
+    if not job.future.done():
+        job.future.set_exception(error)
+
+
+def _settle(job: _Job, result: Result | SandboxError) -> None:
+    if job.future.done():
+        return
+    if isinstance(result, SandboxError):
+        job.future.set_exception(result)
+    else:
+        job.future.set_result(result)
+
+
+def _is_memory(result: Result | SandboxError) -> bool:
+    return isinstance(result, SandboxError) and result.code == "memory"
+
+
+class _Child:
+    """One process and the socket to it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+        self._process = process
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self.network = ""
+        self.served = 0
+
+    @classmethod
+    async def start(cls, limits: SandboxLimits) -> _Child:
+        """Raises SandboxError("start")."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            argument = json.dumps({"memory": limits.memory, "cpu": limits.cpu, "files": limits.files})
+            child = cls(_spawn(argument, theirs), ours)
+        try:
+            async with asyncio.timeout(limits.start):
+                child.network = str((await child._header())["hello"]["network"])
+        except (TimeoutError, _ChildDied, KeyError, TypeError):
+            await child.kill()
+            raise SandboxError("start", "a sandboxed child does not start") from None
+        except BaseException:
+            await child.kill()
+            raise
+        return child
+
+    async def exchange(self, batch: list[_Job], most: int) -> list[Result | SandboxError]:
+        """Send jobs, return their results in order. Raises _ChildDied, and whatever a source raises."""
+        self.served += len(batch)
+        jobs = [{"op": job.op, "params": job.params, "length": job.length} for job in batch]
+        await self._send(b"".join([frame({"jobs": jobs}), *(job.data for job in batch if job.data is not None)]))
+        for job in batch:
+            if job.source is not None:
+                await self._pour(job.source, job.length)
+        results: list[Result | SandboxError] = []
+        try:
+            entries = (await self._header())["results"]
+            for entry, _ in zip(entries, batch, strict=True):
+                if "error" in entry:
+                    results.append(SandboxError(str(entry["error"]), str(entry.get("kind", ""))))
+                    continue
+                length = int(entry["length"])
+                if not 0 <= length <= most:
+                    raise _ChildDied
+                results.append(Result(entry["value"], bytes(await self._receive(length))))
+        except (KeyError, TypeError, ValueError):
+            raise _ChildDied from None  # it speaks in tongues: treat it as taken over
+        return results
+
+    async def _pour(self, source: AsyncIterator[bytes], length: int) -> None:
+        left = length
+        while True:
+            try:
+                data = await anext(source, None)
+            except Exception as error:  # its consumer's to judge
+                raise _SourceFailed(error) from error
+            if data is None:
+                break
+            left -= len(data)
+            if left < 0:
+                break
+            await self._send(data)
+        if left:
+            raise SandboxError("corrupt-source", "the source does not have the length it should have")
+
+    async def _send(self, data: bytes) -> None:
+        try:
+            await self._loop.sock_sendall(self._sock, data)
+        except OSError:
+            raise _ChildDied from None
+
+    async def _header(self) -> Any:
+        try:
+            length = header_length(await self._receive(PREFIX.size))
+            return json.loads(await self._receive(length))
+        except ValueError:
+            raise _ChildDied from None
+
+    async def _receive(self, length: int) -> bytearray:
+        buffer = bytearray(length)
+        view = memoryview(buffer)
+        while view:
+            try:
+                count = await self._loop.sock_recv_into(self._sock, view)
+            except OSError:
+                raise _ChildDied from None
+            if not count:
+                raise _ChildDied
+            view = view[count:]
+        return buffer
+
+    async def kill(self) -> None:
+        self._sock.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await asyncio.to_thread(self._process.wait)
+
+
+def _spawn(argument: str, sock: socket.socket) -> subprocess.Popen[bytes]:
+    # Nothing of our environment: it holds secrets. Own session: Ctrl-C on the terminal is the owner's to handle.
+    # -P: never import from the working folder.
+    environment = {"PYTHONPATH": str(_ROOT), "PATH": os.defpath, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-s", "-m", "processing.sandbox_child", argument],
+        stdin=sock.fileno(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env=environment,
+        start_new_session=True,
+    )

@@ -1,0 +1,33 @@
+"""What every upload goes through before it is served. The engine appends finalize_upload, which decides."""
+
+from __future__ import annotations
+
+from processing.activities.embed_text import embed_text
+from processing.activities.extension_policy import extension_policy
+from processing.activities.extract_text import extract_text
+from processing.activities.finalize_upload import finalize_upload
+from processing.activities.scan_malware import scan_malware
+from processing.activities.sniff_type import sniff_type
+from processing.registry import Step, Workflow
+
+POST_UPLOAD = Workflow(
+    "post_upload",
+    (
+        Step("sniff_type", required=True),
+        Step("extension_policy", required=True),
+        Step("scan_malware", required=True),
+        Step("extract_text"),
+        Step("embed_text"),
+    ),
+    finalize="finalize_upload",
+)
+
+__all__ = [  # loading this module registers the workflow and its activities
+    "POST_UPLOAD",
+    "embed_text",
+    "extension_policy",
+    "extract_text",
+    "finalize_upload",
+    "scan_malware",
+    "sniff_type",
+]
