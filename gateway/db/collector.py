@@ -1,0 +1,190 @@
+"""What nobody refers to any more goes: collected blobs, abandoned staging, names without rows, old answers.
+
+Every job takes its rows with SKIP LOCKED, so that all processes may run them at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from gateway.domain.ids import blob_age
+from processing.ports import Conn
+from storage_tiers.tier import Tier, TierError
+
+REFERENCES = """
+SELECT EXISTS (SELECT FROM version WHERE blob = $1)
+    OR EXISTS (SELECT FROM version WHERE restored_blob = $1)
+    OR EXISTS (SELECT FROM extent WHERE blob = $1)
+    OR EXISTS (SELECT FROM part WHERE blob = $1)
+    OR EXISTS (SELECT FROM part_extent WHERE blob = $1)
+    OR EXISTS (SELECT FROM sidecar WHERE blob = $1)
+    OR EXISTS (SELECT FROM verdict WHERE sidecar = $1)
+"""
+SUSPICIOUS = 0.01  # a larger share of names without rows looks like a database restored from a backup
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """What the reconciler saw in one tier. refused: too many had no row, so nothing was deleted."""
+
+    tier: str
+    names: int
+    orphans: int
+    deleted: int
+    refused: bool
+
+
+class Collector:
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        tiers: Mapping[str, Tier],
+        *,
+        blob_grace: float,
+        log: Any,
+        sweeps: Sequence[Callable[[], Awaitable[int]]] = (),
+        interval: float = 5.0,
+    ) -> None:
+        self._pool, self._tiers, self._grace, self._log = pool, tiers, blob_grace, log
+        self._sweeps, self._interval = sweeps, interval
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._loop())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _loop(self) -> None:
+        reconciled = 0.0
+        while True:
+            await self._guarded("collect", self.collect)
+            await self._guarded("abandoned", self.abandoned)
+            await self._guarded("unlink", self.unlink)
+            await self._guarded("forget", self.forget)
+            for sweep in self._sweeps:
+                await self._guarded(getattr(sweep, "__qualname__", "sweep"), sweep)
+            if time.monotonic() - reconciled > max(self._grace / 24, self._interval):
+                reconciled = time.monotonic()
+                await self._guarded("reconcile", self.reconcile_all)
+            await asyncio.sleep(self._interval)
+
+    async def _guarded(self, name: str, job: Callable[[], Awaitable[Any]]) -> None:
+        """One failing job stops no other; the next round tries again."""
+        try:
+            await job()
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TierError) as error:
+            self._log.warning("maintenance failed", job=name, error=type(error).__name__)
+
+    async def collect(self, limit: int = 200) -> int:
+        """Blobs in the queue whose time has come and that nothing names: live → deleting. Returns how many."""
+        async with self._pool.acquire() as conn:
+            rows = await conn.fetch(
+                """SELECT DISTINCT blob
+                     FROM (SELECT blob FROM blob_queue WHERE due_at <= now() ORDER BY due_at LIMIT $1) q""",
+                limit,
+            )
+            count = 0
+            for row in rows:
+                async with conn.transaction():
+                    count += await self._collect_one(conn, row["blob"])
+            return count
+
+    async def _collect_one(self, conn: Conn, blob: UUID) -> int:
+        """Lock the blob, then look for references in a new statement, whose snapshot is younger than the lock."""
+        state = await conn.fetchval("SELECT state FROM blob WHERE id = $1 FOR UPDATE SKIP LOCKED", blob)
+        if state is None and await conn.fetchval("SELECT true FROM blob WHERE id = $1", blob):
+            return 0  # busy: the queue keeps it
+        await conn.execute("DELETE FROM blob_queue WHERE blob = $1 AND due_at <= now()", blob)
+        if state != 2 or await conn.fetchval(REFERENCES, blob):
+            return 0
+        tier = await conn.fetchval("UPDATE blob SET state = 3 WHERE id = $1 RETURNING tier", blob)
+        if tier == "inline":
+            await conn.execute("DELETE FROM blob WHERE id = $1", blob)
+        return 1
+
+    async def abandoned(self, limit: int = 200) -> int:
+        """Staging rows whose owner's lease is over: staging → deleting. Returns how many."""
+        rows = await self._pool.fetch(
+            """WITH lost AS (SELECT b.id FROM blob b LEFT JOIN worker w ON w.worker_id = b.owner
+                              WHERE b.state = 1 AND (w.worker_id IS NULL OR w.lease_until < clock_timestamp())
+                                AND b.created_at < now() - interval '15 seconds'
+                                AND clock_timestamp() > pg_postmaster_start_time() + interval '15 seconds'
+                              ORDER BY b.id LIMIT $1 FOR UPDATE OF b SKIP LOCKED)
+               UPDATE blob SET state = 3, owner = NULL FROM lost WHERE blob.id = lost.id RETURNING blob.id""",
+            limit,
+        )
+        return len(rows)
+
+    async def unlink(self, limit: int = 200) -> int:
+        """Delete the bytes of blobs that are deleting, and their rows last. Returns how many."""
+        rows = await self._pool.fetch("SELECT id, tier FROM blob WHERE state = 3 ORDER BY id LIMIT $1", limit)
+        for row in rows:
+            tier = self._tiers.get(row["tier"])
+            if tier is not None:
+                await tier.delete(row["id"])
+            elif row["tier"] != "inline":
+                self._log.warning("blob of a tier that is not configured", tier=row["tier"], blob=str(row["id"]))
+                continue
+            await self._pool.execute("DELETE FROM blob WHERE id = $1 AND state = 3", row["id"])
+        return len(rows)
+
+    async def forget(self) -> int:
+        """Answers of completed uploads older than 7 days, verdicts older than 30."""
+        await self._pool.execute(
+            """DELETE FROM completed_upload WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM completed_upload WHERE completed_at < now() - interval '7 days' LIMIT 1000))"""
+        )
+        await self._pool.execute(
+            """DELETE FROM verdict WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM verdict WHERE decided_at < now() - interval '30 days' LIMIT 1000))"""
+        )
+        return 0
+
+    async def reconcile_all(self) -> list[Orphans]:
+        return [await self.reconcile(name) for name in self._tiers]
+
+    async def reconcile(self, tier_name: str) -> Orphans:
+        """Delete names in a tier that have no row and are older than the grace period.
+
+        Names are listed first and their rows asked for afterwards: a row comes before its bytes, so a name that has
+        none by then never gets one. Where over 1 % have none, nothing is deleted and the log says so.
+        """
+        tier = self._tiers[tier_name]
+        names: set[UUID] = set()
+        orphans: list[UUID] = []
+        batch: list[UUID] = []
+        async for name in tier.names():
+            names.add(name)
+            batch.append(name)
+            if len(batch) == 5000:
+                orphans += await self._without_row(batch)
+                batch = []
+        orphans += await self._without_row(batch)
+        now = time.time()
+        due = [name for name in set(orphans) if blob_age(name, now) > self._grace]
+        refused = len(due) > 10 and len(due) > SUSPICIOUS * len(names)
+        if refused:
+            self._log.error("names without rows", tier=tier_name, orphans=len(due), names=len(names))
+        else:
+            for name in due:
+                await tier.delete(name)
+        return Orphans(tier_name, len(names), len(due), 0 if refused else len(due), refused)
+
+    async def _without_row(self, names: Sequence[UUID]) -> list[UUID]:
+        if not names:
+            return []
+        rows = await self._pool.fetch("SELECT id FROM blob WHERE id = ANY($1::uuid[])", list(names))
+        known = {row["id"] for row in rows}
+        return [name for name in names if name not in known]

@@ -1,0 +1,101 @@
+"""Waiting for verdicts: woken by this process, by a notification of another, and by one poll a second as a net."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import asyncpg
+
+from gateway.db.errors import TooManyWaiters
+from gateway.domain.objects import State, VersionRef
+
+Name = tuple[int, int]  # bucket id, seq: hardly ever ambiguous, and a needless wake-up does no harm
+POLL = 1.0  # seconds
+
+
+class Waiting:
+    """cap: how many reads of one tenant may wait at once. publish sends a text to the other processes."""
+
+    def __init__(self, pool: asyncpg.Pool, *, cap: int, publish: Callable[[str], None] | None = None) -> None:
+        self._pool, self._cap, self._publish = pool, cap, publish
+        self._waiters: dict[Name, set[asyncio.Event]] = {}
+        self._refs: dict[Name, VersionRef] = {}
+        self._tenants: Counter[int] = Counter()
+        self._poller: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return sum(self._tenants.values())
+
+    async def decided(self, ref: VersionRef, tenant: int, timeout: float) -> bool:
+        """True once the version is not scanning any more (or gone), False after timeout seconds.
+
+        Raises TooManyWaiters.
+        """
+        if self._tenants[tenant] >= self._cap:
+            raise TooManyWaiters(str(tenant))
+        name, event = (ref.bucket_id, ref.seq), asyncio.Event()
+        self._tenants[tenant] += 1
+        self._waiters.setdefault(name, set()).add(event)
+        self._refs[name] = ref
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll())
+        try:
+            # The verdict may have fallen between the caller's look and the line above.
+            if ref not in await self._scanning([ref]):
+                return True
+            async with asyncio.timeout(timeout):
+                await event.wait()
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self._tenants[tenant] -= 1
+            if not self._tenants[tenant]:
+                del self._tenants[tenant]
+            waiters = self._waiters[name]
+            waiters.discard(event)
+            if not waiters:
+                del self._waiters[name], self._refs[name]
+
+    def decide(self, refs: Iterable[VersionRef]) -> None:
+        """Wake whoever waits for these, here and in other processes. Never raises."""
+        names = [(ref.bucket_id, ref.seq) for ref in refs]
+        self._wake(names)
+        if self._publish is not None and names:
+            for start in range(0, len(names), 100):  # a notification holds 8,000 bytes
+                self._publish(json.dumps(names[start : start + 100], separators=(",", ":")))
+
+    def heard(self, payload: str) -> None:
+        """A notification of another process."""
+        with contextlib.suppress(ValueError, TypeError):
+            self._wake([(int(bucket), int(seq)) for bucket, seq in json.loads(payload)])
+
+    def _wake(self, names: Iterable[Name]) -> None:
+        for name in names:
+            for event in self._waiters.get(name, ()):
+                event.set()
+
+    async def _poll(self) -> None:
+        while self._waiters:
+            await asyncio.sleep(POLL)
+            refs = dict(self._refs)
+            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                scanning = await self._scanning(list(refs.values()))
+                self._wake([name for name, ref in refs.items() if ref not in scanning])
+
+    async def _scanning(self, refs: list[VersionRef]) -> set[VersionRef]:
+        rows = await self._pool.fetch(
+            """SELECT v.bucket_id, v.key, v.seq, v.rnd
+                 FROM version v JOIN unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS q (b, k, s)
+                   ON v.bucket_id = q.b AND v.key = q.k AND v.seq = q.s
+                WHERE v.state = $4""",
+            [ref.bucket_id for ref in refs],
+            [ref.key for ref in refs],
+            [ref.seq for ref in refs],
+            int(State.SCANNING),
+        )
+        return {VersionRef(*row) for row in rows}
