@@ -39,7 +39,7 @@ class Parsed:
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way through the gateway."""
+    """One request on its way through the gateway. place is where it was let in (ops/access.py)."""
 
     request_id: str
     method: str

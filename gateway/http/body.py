@@ -1,0 +1,140 @@
+"""The request's body: framing taken off, slow senders cut, length known to the byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
+
+from gateway.http.pace import Pace, PaceLimits
+from gateway.s3.errors import S3Error
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class EndOfStream(Exception):
+    """The peer ended its side before the body was whole."""
+
+
+class Decoder(Protocol):
+    """Takes the aws-chunked framing off (gateway/s3/chunked.py)."""
+
+    def feed(self, data: bytes) -> Sequence[memoryview]: ...
+
+    def finish(self) -> Mapping[str, str]: ...
+
+
+class Body:
+    """One request's body. It is read once: by iterating, or whole by ``read``.
+
+    length: bytes of payload that the headers announce; None when they do not (Transfer-Encoding: chunked).
+    trailers: what followed the payload, by lower-case name; filled when the last byte has been read.
+    received: payload bytes so far. sha256: the digest (hexadecimal) that was signed, where one was.
+
+    A client that sent ``Expect: 100-continue`` is told to go on when the first byte is asked for, not before: until
+    then a refusal still saves it the upload (RFC 9110, 10.1.1).
+    """
+
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        *,
+        length: int | None,
+        limits: PaceLimits,
+        decoder: Decoder | None = None,
+        expects: bool = False,
+        sha256: str | None = None,
+    ) -> None:
+        self.length = length
+        self.sha256 = sha256
+        self.received = 0
+        self.trailers: Mapping[str, str] = {}
+        self._request = request
+        self._payload = request.content
+        self._decoder = decoder
+        self._pace = Pace(limits)
+        self.expects = expects and not self._payload.is_eof() and request.version >= (1, 1)
+        self._started = False
+
+    @property
+    def announced(self) -> bool:
+        """Whether the headers announce a length."""
+        return self.length is not None
+
+    @property
+    def withheld(self) -> bool:
+        """The client waits for 100 Continue and has not got it: the body may never come."""
+        return self.expects and not self._started
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte of the body has arrived."""
+        return self._payload.is_eof()
+
+    def __aiter__(self) -> AsyncIterator[bytes | memoryview]:
+        return self._pieces()
+
+    async def read(self, limit: int, code: str = "EntityTooLarge") -> bytes:
+        """The whole payload of at most limit bytes. Raises S3Error(code) when it is longer."""
+        if self.length is not None and self.length > limit:
+            raise S3Error(code)
+        pieces: list[bytes | memoryview] = []
+        async for piece in self:
+            if self.received > limit:
+                raise S3Error(code)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def _pieces(self) -> AsyncIterator[bytes | memoryview]:
+        """Payload as it arrives. Raises IncompleteBody, RequestTimeout and what the decoder raises."""
+        self._invite()
+        decoder = self._decoder
+        while data := await self._next():
+            for piece in (data,) if decoder is None else decoder.feed(data):
+                if piece:
+                    self._count(len(piece))
+                    yield piece
+        if decoder is not None:
+            self.trailers = decoder.finish()
+        if self.length is not None and self.received != self.length:
+            raise incomplete(self.received, self.length)
+
+    def _count(self, size: int) -> None:
+        self.received += size
+        if self.length is not None and self.received > self.length:
+            raise incomplete(self.received, self.length)
+
+    def _invite(self) -> None:
+        if self.withheld and self._request.transport is not None:
+            self._request.transport.write(CONTINUE)
+        self._started = True
+
+    async def _next(self) -> bytes:
+        """Whatever has arrived, b"" at the end."""
+        payload = self._payload
+        try:
+            data = payload.read_nowait()
+            if data or payload.at_eof():
+                self._pace.account(0, len(data))
+                return data
+            loop = asyncio.get_running_loop()
+            before = loop.time()
+            async with asyncio.timeout(max(self._pace.patience(), 0)):
+                data = await payload.readany()
+            self._pace.account(loop.time() - before, len(data))
+            return data
+        except TimeoutError:
+            raise S3Error("RequestTimeout") from None
+        except (EndOfStream, HttpProcessingError, RequestPayloadError) as error:
+            raise incomplete(self.received, self.length) from error
+        except RuntimeError as error:  # aiohttp: "Connection closed."
+            raise ConnectionResetError("the client is gone") from error
+
+
+def incomplete(received: int, length: int | None) -> S3Error:
+    provided = None if length is None else received
+    return S3Error("IncompleteBody", NumberBytesExpected=length, NumberBytesProvided=provided)

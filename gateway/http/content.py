@@ -1,0 +1,87 @@
+"""Bodies on their way out: the one place that knows how an object's bytes reach the socket.
+
+Every GET passes through ``stream``; a faster road for some of them (a descriptor, plain HTTP) belongs here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from aiohttp import web
+
+from gateway.http.pace import Pace, PaceLimits
+
+
+class Content(Protocol):
+    """Bytes to be sent: exactly length of them."""
+
+    @property
+    def length(self) -> int: ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def close(self) -> None: ...
+
+
+class ContentBroken(Exception):
+    """The body did not come whole after its head had left. first: when the head left; size: bytes sent."""
+
+    def __init__(self, first: float, size: int, cause: str) -> None:
+        super().__init__(cause)
+        self.first, self.size = first, size
+
+
+class ContentMissing(Exception):
+    """No byte of a body that should have some; nothing has been sent."""
+
+
+async def stream(request: web.BaseRequest, head: bytes, content: Content, limits: PaceLimits) -> tuple[float, int]:
+    """Write head and content. Returns (loop time of the head, bytes of the body).
+
+    An error before the first byte of the body is the content's own and is raised as it is: nothing has been sent yet,
+    so it can still become an error document. Later ones, a short body and a reader below the minimum rate raise
+    ContentBroken. Raises ConnectionError when the peer is gone.
+    """
+    loop = asyncio.get_running_loop()
+    writer, protocol = request.writer, request.protocol
+    pace = Pace(limits)
+    size = 0
+    started = 0.0
+    chunks = content.__aiter__()
+    length = content.length
+    while size < length:
+        try:
+            chunk = await chunks.__anext__()
+        except StopAsyncIteration:
+            if not started:
+                raise ContentMissing(f"not one of {length} bytes came") from None
+            raise ContentBroken(started, size, f"content ended after {size} of {length} bytes") from None
+        except Exception as error:
+            if not started:
+                raise
+            raise ContentBroken(started, size, f"content failed: {type(error).__name__}") from error
+        if len(chunk) > length - size:
+            chunk = chunk[: length - size]
+        if not started:
+            started = loop.time()
+            await writer.write(head + chunk if len(chunk) <= 65536 else head, drain=False)  # type: ignore[call-arg]
+            if len(chunk) > 65536:
+                await writer.write(chunk, drain=False)  # type: ignore[call-arg]
+        else:
+            await writer.write(chunk, drain=False)  # type: ignore[call-arg]
+        size += len(chunk)
+        if protocol.writing_paused:
+            before = loop.time()
+            try:
+                async with asyncio.timeout(max(pace.patience(), 0)):
+                    await writer.drain()
+            except TimeoutError:
+                raise ContentBroken(started, size, "the reader is below the minimum rate") from None
+            pace.account(loop.time() - before, 0)
+        pace.account(0, len(chunk))
+    if not started:
+        started = loop.time()
+        await writer.write(head, drain=False)  # type: ignore[call-arg]
+    return started, size

@@ -1,0 +1,298 @@
+"""READ THIS FIRST: what happens to every request, from its head to the last byte of its answer.
+
+    handle ─ parse ─ resolve ─ authenticate ─ admit ─ body ─ operation ─ reply
+
+Each step either goes on or raises S3Error, which becomes an XML document here and nowhere else. Anything else that is
+raised is a bug or a dependency that failed: InternalError, once, with a log line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from gateway.domain.objects import Account
+from gateway.domain.policy import ANONYMOUS, Caller, decide
+from gateway.http.body import Body
+from gateway.http.pace import PaceLimits
+from gateway.http.reply import Reply, Sent, document, new_host_id, new_request_id, send
+from gateway.ops import access, buckets, copy, listing, multipart, objects, service
+from gateway.ops.failures import translate
+from gateway.s3 import chunked, messages, sigv4
+from gateway.s3.call import Call, Parsed, parse
+from gateway.s3.errors import S3Error
+from gateway.s3.headers import Headers
+from gateway.s3.operations import OPERATIONS, BodyKind, resolve
+from gateway.services import Services
+
+log = structlog.get_logger()
+
+Handler = Callable[[Call, Services], Awaitable[Reply]]
+
+FAMILIES = (service, buckets, objects, copy, multipart, listing)
+UNKNOWN = "Unknown"  # the operation's name in metrics and logs while there is none
+SOON = {"Retry-After": "1", "x-amz-retry-after": "1000"}
+DRAIN = 256 << 20  # bytes of a refused body that are read and thrown away before the connection is given up
+OFFER = 2.0  # seconds in which a client that was refused before "100 Continue" may close by itself
+
+
+def handlers() -> dict[str, Handler]:
+    """The function of every operation that has one, by the operation's name."""
+    modules = {module.__name__.rpartition(".")[2]: module for module in FAMILIES}
+    found: dict[str, Handler] = {}
+    for row in OPERATIONS:
+        if row.handler is not None:
+            family, _, name = row.handler.partition(".")
+            found[row.name] = getattr(modules[family], name)
+    return found
+
+
+@dataclass(slots=True)
+class Trace:
+    """What is known of a request while it is served: for its answer and its log line."""
+
+    request_id: str
+    host_id: str
+    started: float
+    operation: str = UNKNOWN
+    call: Call | None = None
+    parsed: Parsed | None = None
+    account: Account | None = None
+    body: Body | None = None
+    error: S3Error | None = None
+    note: dict[str, Any] = field(default_factory=dict)
+
+
+class Pipeline:
+    """The one handler of the S3 port."""
+
+    def __init__(self, services: Services) -> None:
+        settings = services.settings
+        self._sv = services
+        self._handlers = handlers()
+        self._limits = PaceLimits(settings.body_timeout, settings.min_rate_grace, max(1.0, settings.min_rate))
+        self._in_flight = 0
+        self._tenants: Counter[int] = Counter()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being served now."""
+        return self._in_flight
+
+    async def handle(self, request: web.BaseRequest) -> Sent:
+        """Serve one request. Never raises but for cancellation and ConnectionError, when the client is gone."""
+        loop = asyncio.get_running_loop()
+        trace = Trace(new_request_id(), new_host_id(), loop.time())
+        self._in_flight += 1
+        self._sv.metrics.request_started()
+        sent: Sent | None = None
+        try:
+            reply = await self._answer(request, trace)
+            try:
+                sent = await self._send(request, trace, reply)
+            except (ConnectionError, asyncio.CancelledError):
+                raise
+            except Exception as error:  # the content failed before its first byte: there is still time to say so
+                sent = await self._send(request, trace, self._failure(request, trace, error))
+            return sent
+        finally:
+            self._in_flight -= 1
+            if trace.account is not None:
+                self._leave(trace.account)
+            self._report(request, trace, sent, loop.time())
+
+    # --- the steps -----------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: web.BaseRequest, trace: Trace) -> Reply:
+        try:
+            if self._in_flight > self._sv.settings.max_in_flight:
+                raise S3Error("SlowDown", headers=SOON)
+            headers = Headers(request.raw_headers)
+            trace.parsed = parsed = parse(request.method, request.raw_path, headers, self._sv.settings.domain)
+            operation = resolve(parsed.method, parsed.target, parsed.query, headers)
+            trace.operation = operation.name
+            caller, payload, signed = await self._authenticate(parsed, trace)
+            trace.call = call = Call(
+                request_id=trace.request_id,
+                method=parsed.method,
+                raw_target=parsed.raw_target,
+                path=parsed.path,
+                query=parsed.query,
+                headers=headers,
+                operation=operation,
+                bucket=parsed.bucket,
+                key=parsed.key,
+                caller=caller,
+                now=self._sv.clock(),
+                secure=request.secure,
+                payload=payload,
+            )
+            await self._admit(call)
+            call.body = trace.body = self._body(request, call, payload, signed)
+            reply = await self._handlers[operation.name](call, self._sv)
+            trace.note = reply.note
+            return reply
+        except (ConnectionError, asyncio.CancelledError) as error:
+            if (known := translate(error)) is not None:
+                return self._refusal(request, trace, known)
+            raise
+        except Exception as error:
+            return self._failure(request, trace, error)
+
+    async def _authenticate(
+        self, parsed: Parsed, trace: Trace
+    ) -> tuple[Caller, sigv4.Payload, sigv4.Signed | None]:
+        """Who sends this. Anonymous when nothing is presented; whatever is presented must hold."""
+        settings = self._sv.settings
+        try:
+            presented = sigv4.read(
+                parsed.method,
+                parsed.raw_target,
+                parsed.headers,
+                parsed.query,
+                now=self._sv.clock(),
+                region=settings.region,
+                regions=settings.regions,
+            )
+            if presented is None:
+                return ANONYMOUS, sigv4.payload_of(parsed.headers), None
+            identity = await self._sv.identities.find(presented.access_key)
+            if identity is None:
+                raise S3Error("InvalidAccessKeyId", AWSAccessKeyId=presented.access_key)
+            signed = sigv4.verify(presented, identity.secret)
+        except S3Error as error:
+            self._sv.metrics.auth_failed(error.code)
+            raise
+        self._join(identity.account, trace)
+        return Caller(identity.account, identity.access_key, True), presented.payload, signed
+
+    async def _admit(self, call: Call) -> None:
+        """Let the caller into the bucket, or (for operations on none) at the service."""
+        operation = call.operation
+        if call.bucket is None or operation.name == "CreateBucket":
+            decide(operation, call.caller, None).require()
+            return
+        expected = call.headers.get("x-amz-expected-bucket-owner")
+        action = "" if operation.name == "DeleteObjects" else operation.action  # decided key by key
+        call.place = await access.enter(call, self._sv, call.bucket, action, expected)
+
+    def _body(
+        self, request: web.BaseRequest, call: Call, payload: sigv4.Payload, signed: sigv4.Signed | None
+    ) -> Body:
+        """The request's body. Raises MissingContentLength for an upload whose end nothing announces."""
+        headers = call.headers
+        length = headers.get("content-length")
+        decoder = chunked.decoder(payload, headers, signed)
+        if call.operation.body is BodyKind.STREAM and length is None and "transfer-encoding" not in headers:
+            raise S3Error("MissingContentLength")
+        announced = headers.get("x-amz-decoded-content-length") if decoder is not None else length
+        return Body(
+            request,
+            length=None if announced is None else int(announced),
+            limits=self._limits,
+            decoder=decoder,
+            expects=(headers.get("expect") or "").lower() == "100-continue",
+            sha256=payload.sha256,
+        )
+
+    # --- limits per account --------------------------------------------------------------------------------------
+
+    def _join(self, account: Account, trace: Trace) -> None:
+        """Half of what a process serves is the most that one account gets: the others are always heard."""
+        if self._tenants[account.id] >= max(1, self._sv.settings.max_in_flight // 2):
+            raise S3Error("SlowDown", headers=SOON)
+        self._tenants[account.id] += 1
+        trace.account = account
+
+    def _leave(self, account: Account) -> None:
+        self._tenants[account.id] -= 1
+        if not self._tenants[account.id]:
+            del self._tenants[account.id]
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    async def _send(self, request: web.BaseRequest, trace: Trace, reply: Reply) -> Sent:
+        return await send(
+            request, reply, trace.request_id, trace.host_id, self._limits, close=self._must_close(request, trace)
+        )
+
+    def _must_close(self, request: web.BaseRequest, trace: Trace) -> bool:
+        """Whether the connection cannot be used for another request because of what is left of this one's body."""
+        if request.content.is_eof():
+            return False
+        protocol = request.protocol
+        if "100-continue" in request.headers.get("Expect", "").lower() and (trace.body is None or trace.body.withheld):
+            protocol._lingering_time = OFFER  # the body may never come (RFC 9110, 10.1.1)
+            return True
+        return trace.error is not None and (request.content_length or DRAIN) >= DRAIN
+
+    def _failure(self, request: web.BaseRequest, trace: Trace, error: Exception) -> Reply:
+        known = translate(error)
+        if known is None:
+            log.error("request failed", exc_info=error, request=trace.request_id, operation=trace.operation)
+            known = S3Error("InternalError")
+        return self._refusal(request, trace, known)
+
+    def _refusal(self, request: web.BaseRequest, trace: Trace, error: S3Error) -> Reply:
+        """An error as S3 says it: a document with the code, or for 304 and HEAD only the head."""
+        trace.error = error
+        if error.operation is not None:
+            trace.operation = error.operation
+        if error.status == 304:
+            return Reply(304, list(error.headers.items()))
+        if request.method == "HEAD":
+            reply = Reply(error.status, [("Content-Type", "application/xml")])
+        else:
+            reply = document(_error_document(trace, error), error.status)
+        return reply.add(error.headers)
+
+    def _report(self, request: web.BaseRequest, trace: Trace, sent: Sent | None, now: float) -> None:
+        """One line and one set of figures per request, also for those whose client went away (status 499)."""
+        status = sent.status if sent is not None else 499
+        code = trace.error.code if trace.error is not None else None
+        first = sent.first - trace.started if sent is not None else None
+        received = trace.body.received if trace.body is not None else 0
+        size = sent.size if sent is not None else 0
+        self._sv.metrics.request_ended(trace.operation, status, code, now - trace.started, first, received, size)
+        line: dict[str, Any] = {
+            "operation": trace.operation,
+            "status": status,
+            "seconds": round(now - trace.started, 6),
+            "request": trace.request_id,
+            "remote": request.remote,
+        }
+        if trace.parsed is not None:
+            line |= {"bucket": trace.parsed.bucket, "key": trace.parsed.key}
+        if trace.account is not None:
+            line["account"] = trace.account.name
+        if code is not None:
+            line["code"] = code
+        if received:
+            line["received"] = received
+        if sent is not None:
+            line |= {"sent": size, "first_byte": round(sent.first - trace.started, 6)}
+            if sent.broken:
+                line["broken"] = True
+        log.info("request", **line, **trace.note)
+
+
+def _error_document(trace: Trace, error: S3Error) -> bytes:
+    resource = None
+    if trace.parsed is not None:
+        resource = "/" if trace.parsed.bucket is None else f"/{trace.parsed.bucket}"
+        if trace.parsed.key is not None:
+            resource += "/" + trace.parsed.key.decode("utf-8", "replace")
+    return messages.error(
+        error.code,
+        error.message,
+        resource=resource,
+        request_id=trace.request_id,
+        host_id=trace.host_id,
+        elements=error.elements,
+    )

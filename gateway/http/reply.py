@@ -1,0 +1,185 @@
+"""What an operation answers, and how it goes over the wire.
+
+Heads are built by hand: S3's header names keep their case, a name may repeat, and nothing is added that S3 does not
+send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+from gateway.http.content import Content, ContentBroken, stream
+from gateway.http.pace import PaceLimits
+from gateway.s3 import messages
+
+SERVER = "Sluice"
+XML = "application/xml"
+REASONS = {status.value: status.phrase for status in HTTPStatus}
+BODILESS = frozenset({204, 304})
+CONTROLS = dict.fromkeys([*range(0x20), 0x7F], " ")
+
+Pair = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer. Exactly one of body, content and length says what follows the head.
+
+    length: the Content-Length of a body that is not sent (HEAD). note: what the log line says about the request.
+    """
+
+    status: int = 200
+    headers: list[Pair] = field(default_factory=list)
+    body: bytes = b""
+    content: Content | None = None
+    length: int | None = None
+    note: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, headers: Mapping[str, str] | Iterable[Pair]) -> Reply:
+        """Append headers; None values are left out."""
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        self.headers.extend(pairs)
+        return self
+
+
+def document(body: bytes, status: int = 200) -> Reply:
+    """An XML answer."""
+    return Reply(status, [("Content-Type", XML)], body)
+
+
+@dataclass(slots=True)
+class Sent:
+    """Stands for an answer that has already left; what aiohttp asks of a handler's result.
+
+    first: loop time at which the head was written. size: bytes of the body that were handed to the socket.
+    broken: the body ended early and the connection was cut.
+    """
+
+    keep_alive: bool
+    status: int
+    first: float
+    size: int
+    broken: bool = False
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        return None
+
+    async def write_eof(self) -> None:
+        return None
+
+
+async def send(
+    request: web.BaseRequest, reply: Reply, request_id: str, host_id: str, limits: PaceLimits, close: bool = False
+) -> Sent:
+    """Write an answer. Raises ConnectionError when the peer is gone; a body that fails to come cuts the connection."""
+    keep_alive = request.keep_alive and not close
+    length = len(reply.body) if reply.length is None else reply.length
+    if reply.content is not None:
+        length = reply.content.length
+    head = _head(request, reply, request_id, host_id, length, keep_alive)
+    loop = asyncio.get_running_loop()
+    if request.method == "HEAD" or reply.status in BODILESS:
+        if reply.content is not None:
+            await reply.content.close()
+        await _write(request, head, limits)
+        return Sent(keep_alive, reply.status, loop.time(), 0)
+    if reply.content is None:
+        await _write(request, head + reply.body, limits)
+        return Sent(keep_alive, reply.status, loop.time(), len(reply.body))
+    try:
+        first, size = await stream(request, head, reply.content, limits)
+    except ContentBroken as broken:
+        # Half an object must never look like a whole one: a reset is the only way left to say so.
+        if request.transport is not None:
+            request.transport.abort()
+        return Sent(False, reply.status, broken.first, broken.size, broken=True)
+    finally:
+        await reply.content.close()
+    return Sent(keep_alive, reply.status, first, size)
+
+
+async def _write(request: web.BaseRequest, data: bytes, limits: PaceLimits) -> None:
+    writer = request.writer
+    await writer.write(data, drain=False)  # type: ignore[call-arg]
+    if request.protocol.writing_paused:
+        async with asyncio.timeout(limits.stall):
+            await writer.drain()
+
+
+def _head(
+    request: web.BaseRequest, reply: Reply, request_id: str, host_id: str, length: int, keep_alive: bool
+) -> bytes:
+    minor = request.version.minor
+    lines = [
+        f"HTTP/1.{minor} {reply.status} {REASONS.get(reply.status, '')}",
+        f"x-amz-id-2: {host_id}",
+        f"x-amz-request-id: {request_id}",
+        f"Date: {_date()}",
+        f"Server: {SERVER}",
+    ]
+    lines += [f"{name}: {value.translate(CONTROLS)}" for name, value in reply.headers]
+    if reply.status not in BODILESS:
+        lines.append(f"Content-Length: {length}")
+    if not keep_alive:
+        lines.append("Connection: close")
+    elif minor == 0:
+        lines.append("Connection: keep-alive")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "surrogateescape")
+
+
+_clock: tuple[int, str] = (0, "")
+
+
+def _date() -> str:
+    """The Date header; formatted once a second."""
+    global _clock
+    now = int(time.time())
+    if _clock[0] != now:
+        _clock = (now, formatdate(now, usegmt=True))
+    return _clock[1]
+
+
+@dataclass(slots=True)
+class Malformed:
+    """The answer to what is no HTTP request: written by aiohttp's own path, after which the connection closes."""
+
+    request_id: str
+    host_id: str
+    keep_alive: bool = False
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        body = messages.error(
+            "BadRequest",
+            "An error occurred when parsing the HTTP request.",
+            resource=None,
+            request_id=self.request_id,
+            host_id=self.host_id,
+        )
+        reply = document(body, 400)
+        await send(request, reply, self.request_id, self.host_id, PaceLimits(), close=True)
+
+    async def write_eof(self) -> None:
+        return None
+
+
+def new_request_id() -> str:
+    """As S3's look: 16 upper-case hexadecimal digits."""
+    return os.urandom(8).hex().upper()
+
+
+def new_host_id() -> str:
+    return b64encode(os.urandom(36)).decode("ascii")
+
+
+def malformed(request: web.BaseRequest, status: int) -> Malformed:
+    return Malformed(new_request_id(), new_host_id())
