@@ -96,7 +96,6 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 BY_NAME: Mapping[str, Algorithm] = {algorithm.name: algorithm for algorithm in ALGORITHMS}
 BY_HEADER: Mapping[str, Algorithm] = {algorithm.header: algorithm for algorithm in ALGORITHMS}
-BY_ELEMENT: Mapping[str, Algorithm] = {algorithm.element: algorithm for algorithm in ALGORITHMS}
 DEFAULT = BY_NAME["crc64nvme"]
 
 _PREFIX = "x-amz-checksum-"

@@ -99,12 +99,12 @@ def malformed() -> S3Error:
     return S3Error("MalformedXML")
 
 
-def read(body: bytes, root: str, limit: int = MAX_BODY) -> Element:
+def read(body: bytes, root: str, limit: int = MAX_BODY, *, depth: int | None = MAX_DEPTH) -> Element:
     """The root element of a request body (any namespace); names of all elements still carry theirs.
 
-    body: the whole body, UTF-8 with or without a byte order mark. limit in bytes. Raises MalformedXML when it is
-    too long, not well-formed, has a document type declaration, is nested deeper than MAX_DEPTH, or has another
-    root.
+    body: the whole body, UTF-8 with or without a byte order mark. limit in bytes; depth in levels below the root,
+    None where the caller looks at every element anyway. Raises MalformedXML when it is too long, not well-formed,
+    has a document type declaration, is nested deeper, or has another root.
     """
     if len(body) > limit:
         raise malformed()
@@ -122,12 +122,18 @@ def read(body: bytes, root: str, limit: int = MAX_BODY) -> Element:
         raise malformed() from None
     if local(element) != root:
         raise malformed()
+    if depth is not None and _deeper_than(element, depth):
+        raise malformed()
+    return element
+
+
+def _deeper_than(element: Element, depth: int) -> bool:
     level: list[Element] = [element]
-    for _ in range(MAX_DEPTH):
+    for _ in range(depth + 1):
         level = [child for parent in level for child in parent]
         if not level:
-            return element
-    raise malformed()
+            return False
+    return True
 
 
 def local(element: Element) -> str:
@@ -164,9 +170,13 @@ def leaf(element: Element) -> str:
 
 
 def whole_number(element: Element) -> int:
-    """The text of an element as an integer (xs:int allows a sign and blanks around). Raises MalformedXML."""
-    text = leaf(element).strip()
-    if not _INTEGER.fullmatch(text):
+    """The text of an element as an integer. Raises MalformedXML."""
+    return to_int(leaf(element))
+
+
+def to_int(text: str) -> int:
+    """xs:int, which allows a sign and blanks around. Raises MalformedXML."""
+    if not (text.isdecimal() and text.isascii() and len(text) < 20) and not _INTEGER.fullmatch(text):
         raise malformed()
     return int(text)
 
@@ -179,7 +189,7 @@ def truth(element: Element) -> bool:
         raise malformed() from None
 
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,19}\s*")
 _TRUTH = {"true": True, "1": True, "false": False, "0": False, "True": True, "False": False}
 
 

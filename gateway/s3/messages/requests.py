@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
+from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from gateway.domain import etags
-from gateway.domain.checksums import ALGORITHMS, BY_ELEMENT
+from gateway.domain.checksums import ALGORITHMS
 from gateway.domain.conditions import DeleteCondition
 from gateway.domain.dates import parse_date
 from gateway.domain.objects import Versioning
 from gateway.s3.errors import S3Error
-from gateway.s3.xml import MAX_BODY, children, leaf, malformed, read, truth, whole_number
+from gateway.s3.xml import MAX_BODY, children, leaf, malformed, read, to_int, truth, whole_number
 
 MAX_DELETE = 2 << 20  # bytes: 1,000 keys of 1,024 bytes, some of them escaped
 MAX_COMPLETE = 4 << 20  # bytes: 10,000 parts with an etag and a SHA-512 each
@@ -87,17 +89,21 @@ def _time(text: str) -> datetime:
 # --- CompleteMultipartUpload ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CompletePart:
-    """A part as the client lists it. etag without quotes; checksums: base64 by algorithm name."""
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class CompletePart(NamedTuple):
+    """A part as the client lists it. etag without quotes; checksums: base64 by algorithm name.
+
+    A tuple, because a request has up to 10,000 of them.
+    """
 
     number: int
     etag: str
-    checksums: Mapping[str, str] = field(default_factory=dict)
+    checksums: Mapping[str, str] = _NONE
 
 
-_NO_CHECKSUMS: Mapping[str, str] = {}
-_PART_FIELDS = {"ETag": "ETag", "PartNumber": "PartNumber"} | {row.element: row.element for row in ALGORITHMS}
+_PART_FIELDS = {"PartNumber": "PartNumber", "ETag": "ETag"} | {row.element: row.name for row in ALGORITHMS}
 
 
 def parse_complete(body: bytes) -> tuple[CompletePart, ...]:
@@ -106,39 +112,26 @@ def parse_complete(body: bytes) -> tuple[CompletePart, ...]:
     Raises MalformedXML. This is the longest request document there is, hence no generic walk: names are looked up
     with their namespace.
     """
-    root = read(body, "CompleteMultipartUpload", MAX_COMPLETE)
+    root = read(body, "CompleteMultipartUpload", MAX_COMPLETE, depth=None)
     if not 0 < len(root) <= MAX_PARTS or (root.text and not root.text.isspace()):
         raise malformed()
     namespace: str = root.tag[: -len("CompleteMultipartUpload")]
-    fields = {namespace + name: name for name in _PART_FIELDS}
+    fields = {namespace + element: name for element, name in _PART_FIELDS.items()}
     part_tag = namespace + "Part"
     parts: list[CompletePart] = []
     for part in root:
         if part.tag != part_tag or (part.tail and not part.tail.isspace()):
             raise malformed()
-        number = etag = None
-        sums: dict[str, str] | None = None
+        given: dict[str, str] = {}
         for child in part:
-            name = fields.get(child.tag)
-            text = child.text
-            if name is None or text is None or len(child):
+            name, text = fields.get(child.tag), child.text
+            if name is None or name in given or text is None or len(child):
                 raise malformed()
-            if name == "ETag" and etag is None:
-                etag = text.strip().strip('"')
-            elif name == "PartNumber" and number is None:
-                number = whole_number(child)
-            elif name in BY_ELEMENT:
-                if sums is None:
-                    sums = {}
-                algorithm = BY_ELEMENT[name].name
-                if algorithm in sums:
-                    raise malformed()
-                sums[algorithm] = text.strip()
-            else:
-                raise malformed()
+            given[name] = text
+        number, etag = given.pop("PartNumber", None), given.pop("ETag", None)
         if number is None or etag is None:
             raise malformed()
-        parts.append(CompletePart(number, etag, _NO_CHECKSUMS if sums is None else sums))
+        parts.append(CompletePart(to_int(number), etags.unquote(etag), given or _NONE))
     return tuple(parts)
 
 
