@@ -118,7 +118,7 @@ BEGIN
     -- No ORDER BY: a nested loop (the only join left) keeps the order of walk, and sorting would read all of it.
     SELECT CASE WHEN w.cut > 0 THEN substring(w.key FROM 1 FOR p_skip + w.cut - 1 + length(p_delimiter)) ELSE w.key END,
            w.cut > 0, v.seq, v.rnd, v.is_null, v.state,
-           v.seq = w.current_seq OR (w.current_seq IS NULL AND NOT EXISTS (
+           coalesce(v.seq = w.current_seq, NOT EXISTS (
                SELECT FROM version o WHERE o.bucket_id = p_bucket AND o.key = w.key AND o.seq > v.seq)),
            v.etag, v.size, v.modified, v.storage_class, v.checksums, v.checksum_type, v.owner_id
       FROM walk w
