@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from gateway.domain.metadata import refuse_unsupported
 from gateway.s3.errors import S3Error, invalid_argument
 from gateway.s3.headers import Headers, Query
 
@@ -390,23 +391,7 @@ _METHODS: Mapping[Target, tuple[str, ...]] = {
     target: tuple(dict.fromkeys(row.method for row in OPERATIONS if row.target is target)) for target in Target
 }
 
-# Headers that ask of a write what is not implemented: refused, since ignoring them would store something else than
-# the client asked for.
-UNSUPPORTED_HEADERS: tuple[str, ...] = (
-    "x-amz-write-offset-bytes",
-    "x-amz-server-side-encryption-customer-algorithm",
-    "x-amz-server-side-encryption-customer-key",
-    "x-amz-copy-source-server-side-encryption-customer-algorithm",
-    "x-amz-server-side-encryption",
-    "x-amz-object-lock-mode",
-    "x-amz-object-lock-retain-until-date",
-    "x-amz-object-lock-legal-hold",
-    "x-amz-grant-full-control",
-    "x-amz-grant-read",
-    "x-amz-grant-read-acp",
-    "x-amz-grant-write",
-    "x-amz-grant-write-acp",
-)
+# What these ask for in headers and is not there is refused before anything else happens.
 _WRITES = frozenset(
     {"PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CreateBucket"}
 )
@@ -422,9 +407,11 @@ def resolve(method: str, target: Target, query: Query, headers: Headers) -> Oper
     if operation.handler is None:
         raise not_implemented(operation.name)
     if operation.name in _WRITES:
-        for header in UNSUPPORTED_HEADERS:
-            if header in headers:
-                raise S3Error("NotImplemented", Header=header, operation=operation.name)
+        try:
+            refuse_unsupported(headers)
+        except S3Error as error:
+            error.operation = operation.name
+            raise
     return operation
 
 
@@ -452,7 +439,7 @@ def identify(method: str, target: Target, query: Query, headers: Headers) -> Ope
     if same_method:
         likely = next((row for row in same_method if row.header is None or row.header in headers), same_method[0])
         raise _missing_parameter(likely, query, headers)
-    if rows:
+    if any(row.handler is not None for row in rows):
         raise _method_not_allowed(method, target, tuple(dict.fromkeys(row.method for row in rows)), subresource)
     raise not_implemented(f"{method} ?{subresource}")
 
