@@ -438,7 +438,7 @@ def identify(method: str, target: Target, query: Query, headers: Headers) -> Ope
     same_method = [row for row in rows if row.method == method]
     if same_method:
         likely = next((row for row in same_method if row.header is None or row.header in headers), same_method[0])
-        raise _missing_parameter(likely, query, headers)
+        raise not_implemented(likely.name) if likely.handler is None else _missing_parameter(likely, query)
     if any(row.handler is not None for row in rows):
         raise _method_not_allowed(method, target, tuple(dict.fromkeys(row.method for row in rows)), subresource)
     raise not_implemented(f"{method} ?{subresource}")
@@ -468,18 +468,12 @@ def _check_upload(row: Operation, names: frozenset[str]) -> None:
         raise invalid_argument("partNumber", None, "This operation does not accept partNumber without uploadId")
 
 
-def _missing_parameter(row: Operation, query: Query, headers: Headers) -> S3Error:
-    """The sub-resource is right, something the operation also needs is not there."""
-    if row.header is not None and row.header not in headers:
-        return S3Error("InvalidRequest", f"Missing required header for this request: {row.header}")
-    for name, value in row.fixed:
-        if query.get(name) != value:
-            return invalid_argument(name, query.get(name), f"{name} must be {value}")
-    missing = next((name for name in row.query if name not in query), row.query[-1])
+def _missing_parameter(row: Operation, query: Query) -> S3Error:
+    """The sub-resource is right, a parameter the operation also needs is not there."""
+    missing = next(name for name in row.query if name not in query)
     if missing == "partNumber":
-        return invalid_argument(
-            "uploadId", query.get("uploadId"), "This operation does not accept uploadId without partNumber"
-        )
+        message = "This operation does not accept uploadId without partNumber"
+        return invalid_argument("uploadId", query.get("uploadId"), message)
     return S3Error("InvalidRequest", f"Missing required parameter for this request: {missing}")
 
 

@@ -19,9 +19,35 @@ NOW = datetime(2026, 5, 4, 12, 30, 15, tzinfo=UTC)
 GOOD = "AWS4-HMAC-SHA256 Credential=AK/20260504/us-east-1/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature=00"
 WIRE = st.binary(max_size=60).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 WORDS = st.sampled_from(
-    "AWS4-HMAC-SHA256 Credential= AK / 20260504 us-east-1 s3 aws4_request , ; host SignedHeaders= Signature= x-amz-date "
-    "= % + X-Amz-Expires & X-Amz-Algorithm \udcff 0".split(" ")
-    + [" "]
+    [
+        *(
+            "AWS4-HMAC-SHA256",
+            "Credential=",
+            "AK",
+            "/",
+            "20260504",
+            "us-east-1",
+            "s3",
+            "aws4_request",
+            ",",
+            ";",
+            "host",
+        ),
+        *(
+            "SignedHeaders=",
+            "Signature=",
+            "x-amz-date",
+            "=",
+            "%",
+            "+",
+            "X-Amz-Expires",
+            "&",
+            "X-Amz-Algorithm",
+            "0",
+            " ",
+        ),
+        "\udcff",
+    ]
 )
 LINES = st.one_of(WIRE, st.lists(WORDS, max_size=20).map("".join), st.just(GOOD))
 
