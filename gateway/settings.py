@@ -54,26 +54,25 @@ def default_classes() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class EngineSection:
-    """How runs are executed. Times are in seconds."""
+    """How runs are executed; names and meaning are those of processing.model.EngineSettings. Times are in seconds."""
 
-    slots: int = setting(32, "Runs one process executes at the same time.", least=1)
-    tenant_slots: int = setting(64, "Runs of one account in progress at the same time, over all processes.", least=1)
-    ttl: float = setting(15.0, "How long a process's lease on its runs is valid without a heartbeat.", least=1)
-    heartbeat: float = setting(3.0, "Time between heartbeats; well below a third of ttl.", least=0.05)
-    poll_min: float = setting(0.05, "Shortest pause between two looks for waiting runs.", least=0.001)
-    poll_max: float = setting(1.0, "Longest pause between two looks for waiting runs.", least=0.001)
-    max_recoveries: int = setting(5, "How many dead processes a run may cost before it fails as worker-lost.", least=1)
-    attempts: int = setting(3, "Attempts per step unless the step says otherwise.", least=1)
+    slots: int = setting(64, "Runs one process has in progress at a time.", least=1)
+    tenant_slots: int = setting(64, "Runs of one account in progress at a time, over all processes.", least=1)
+    ttl: float = setting(15.0, "How long a process's lease on its runs is valid without a heartbeat.", least=0.1)
+    heartbeat: float = setting(3.0, "Time between heartbeats; at most a third of ttl.", least=0.01)
+    max_recoveries: int = setting(5, "How many processes a run may cost before it fails as worker-lost.", least=1)
+    dependency_deadline: float = setting(86400.0, "How long a run waits for a dependency that is down.", least=1)
+    park_deadline: float = setting(604800.0, "Deadline of a park that names none.", least=1)
+    step_idle: float = setting(1800.0, "A step without a sign of life for so long is cancelled and fails.", least=0.1)
     backoff_base: float = setting(1.0, "First pause before a step is tried again; doubles each time.", least=0)
     backoff_cap: float = setting(30.0, "Longest pause before a step is tried again.", least=0)
-    step_idle: float = setting(1800.0, "A step silent for this long is cancelled and counts as failed.", least=1)
-    park_limit: float = setting(604800.0, "Deadline of a park that names none.", least=1)
-    dependency_deadline: float = setting(86400.0, "How long a run waits for a dependency that is down.", least=1)
-    breaker_probe: float = setting(2.0, "Time between two probes of a dependency that is down.", least=0.05)
+    wake_spread: float = setting(10.0, "Over how long the runs waiting for a dependency wake when it is back.", least=0)
+    poll_least: float = setting(0.05, "Shortest pause between two looks for waiting runs.", least=0.001)
+    poll_most: float = setting(1.0, "Longest pause between two looks for waiting runs.", least=0.001)
+    drain: float = setting(10.0, "How long steps may go on after SIGTERM before they are handed back.", least=0)
+    sweep: float = setting(60.0, "Time between two passes of the maintenance sweeps.", least=0.05)
     scan_stale: float = setting(600.0, "Age at which a version whose run has ended is failed by the sweep.", least=1)
-    strategy: str = setting("fair", "Dispatch: round robin over accounts, or oldest first.", choices=("fair", "fifo"))
-    retention: float = setting(2592000.0, "How long ended runs are kept.", least=60)
-    sweep_interval: float = setting(30.0, "Time between two passes of the maintenance sweeps.", least=0.05)
+    retention: float = setting(604800.0, "How long ended runs and their journals are kept.", least=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +155,15 @@ class Settings:
         "quarantine", "What becomes of content the scanner cannot judge.", choices=("quarantine", "allow")
     )
     enforce_type_match: bool = setting(False, "Quarantine content whose type contradicts its name or declared type.")
-    blocked_extensions: tuple[str, ...] | None = setting(
-        None, "Extensions that are quarantined; None: the built-in list."
+    blocked_extensions: tuple[str, ...] = setting(
+        ("builtin",), "Extensions that are quarantined; builtin stands for the built-in list of programs."
     )
     verdict_ttl: float = setting(86400.0, "How long a verdict is lent to equal uploads; 0: never.", least=0)
+    scan_streams: int = setting(8, "Objects one process has scanned at the same time.", least=1)
     sandbox_workers: int = setting(1, "Child processes per serving process that parse untrusted content.", least=1)
-    sandbox_memory: int = setting(1 << 30, "Address space of such a child.", least=1 << 26)
-    extract_max_bytes: int = setting(64 << 20, "Content larger than this is not extracted.", least=0)
-    embed_url: str | None = setting(None, "OpenAI-compatible endpoint for embeddings. None: embed_text does nothing.")
-    embed_model: str = setting("text-embedding-3-small", "Model asked of embed_url.")
-    embed_api_key: str | None = setting(None, "Bearer token for embed_url.", secret=True)
+    sandbox_memory: int = setting(512 << 20, "Address space of such a child.", least=1 << 26)
+    extract_max_bytes: int = setting(32 << 20, "Content larger than this is not opened for its text.", least=0)
+    extract_timeout: float = setting(60.0, "Time to extract the text of one document.", least=0.1)
 
     durability: str = setting(
         "full",

@@ -19,7 +19,7 @@ from gateway.db.identities import (
     NoSuchAccessKey,
     NoSuchAccount,
 )
-from gateway.telemetry.notices import tell
+from gateway.db.notices import tell
 
 ERRORS: dict[type[DatabaseError], tuple[Exit, str]] = {
     AccountExists: (Exit.CONFLICT, "there is already an account {}"),

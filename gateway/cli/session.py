@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 
@@ -15,10 +16,15 @@ from gateway.cli.exits import CommandError, Exit
 from gateway.cli.prepare import folders, ring_of
 from gateway.db.migrate import MigrationError, migrate, pending
 from gateway.db.pool import open_pool
-from gateway.keys.ring import KeyRing
+from gateway.domain.objects import Bucket
+from gateway.keys.ring import KeyRing, KeyRingError
 from gateway.settings import Settings
 
+if TYPE_CHECKING:
+    from gateway.app import Core
+
 T = TypeVar("T")
+HINTS = 0.1  # seconds in which word of what was done reaches the running processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +96,46 @@ async def connected(dsn: str) -> AsyncIterator[asyncpg.Pool]:
         raise CommandError(Exit.CONFIG, str(error)) from error
     finally:
         await pool.close()
+
+
+def with_core(settings: Settings, work: Callable[[Core], Awaitable[T]]) -> T:
+    """Run work with everything the service has but ports: for what operators do to runs and versions.
+
+    No run is executed in this process. Raises CommandError.
+    """
+    folders(settings)
+    dsn, end = find_database(settings)
+    try:
+        return asyncio.run(_run_core(settings.replace(database_url=dsn, pool_size=4), work))
+    finally:
+        end()
+
+
+async def _run_core(settings: Settings, work: Callable[[Core], Awaitable[T]]) -> T:
+    from gateway.app import build
+    from gateway.policy import PolicyError
+
+    assert settings.database_url is not None
+    async with connected(settings.database_url):
+        pass  # says what is wrong with the database
+    try:
+        async with AsyncExitStack() as stack:
+            core = await build(settings, stack, claims=False)
+            done = await work(core)
+            await asyncio.sleep(HINTS)
+            return done
+    except (PolicyError, KeyRingError) as error:
+        raise CommandError(Exit.CONFIG, str(error)) from error
+
+
+async def bucket_of(core: Core, name: str) -> Bucket:
+    """Raises CommandError."""
+    bucket = await core.services.buckets.get(name, fresh=True)
+    if bucket is None:
+        raise CommandError(Exit.NOT_FOUND, f"There is no bucket {name}.")
+    return bucket
+
+
+def who() -> str:
+    """Who does this, for the audit trail."""
+    return f"cli:{getpass.getuser()}"

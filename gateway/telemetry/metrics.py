@@ -11,13 +11,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
+from processing.scanner import SCANNER_REASONS
+
 Kind = Literal["counter", "gauge", "histogram", "scraped"]
 OTHER = "other"
+UPLOADED = "post_upload"  # the workflow whose end is the verdict on an upload
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 RUN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400)
@@ -55,6 +59,9 @@ TABLE: tuple[Row, ...] = (
     Row("sluice_tier_bytes", "scraped", ("tier",), "Bytes of live blobs in a tier."),
     Row("sluice_quarantined", "scraped", (), "Versions in quarantine."),
     Row("sluice_recalls", "scraped", ("state",), "Archived versions: being restored, restored."),
+    Row("sluice_scan_seconds", "histogram", ("outcome",), "Time of one scan.", RUN_BUCKETS),
+    Row("sluice_scan_bytes_total", "counter", (), "Bytes sent to the scanner."),
+    Row("sluice_scanner_errors_total", "counter", ("reason",), "Scans and pings that ended without an answer."),
     Row("sluice_scanner_up", "scraped", (), "1 when the scanner answers; absent when none is configured."),
     Row("sluice_scanner_signature_age_seconds", "scraped", (), "Age of the scanner's signatures."),
     Row("sluice_workers", "scraped", (), "Processes whose lease is valid."),
@@ -134,26 +141,43 @@ class Metrics:
     def auth_failed(self, reason: str) -> None:
         self._at("sluice_auth_failures_total", self._fold.codes(reason)).inc()
 
-    # --- runs --------------------------------------------------------------------------------------------------
+    # --- runs (processing.execution.Hooks) -----------------------------------------------------------------------
 
-    def run_ended(self, workflow: str, outcome: str, seconds: float) -> None:
+    def run(self, workflow: str, outcome: str, seconds: float) -> None:
         """outcome: completed, failed or cancelled. seconds since the run was enqueued."""
         self._at("sluice_run_seconds", self._fold.workflows(workflow), outcome).observe(max(0.0, seconds))
-
-    def version_decided(self, verdict: str, reason: str | None, seconds: float | None) -> None:
-        """seconds since the upload; None for verdicts that were lent or made by a person."""
-        self._at("sluice_verdicts_total", verdict, self._fold.reasons(reason)).inc()
-        if seconds is not None:
+        if workflow == UPLOADED:
             self._at("sluice_ready_seconds").observe(max(0.0, seconds))
 
-    def step_ended(self, step: str, outcome: str, seconds: float, attempt: int = 1) -> None:
-        step = self._fold.steps(step)
-        self._at("sluice_step_seconds", step, outcome).observe(seconds)
-        if attempt > 1:
-            self._at("sluice_step_retries_total", step).inc()
+    def verdict(self, verdict: str, reason: str) -> None:
+        self._at("sluice_verdicts_total", verdict, self._fold.reasons(reason)).inc()
 
-    def recovered(self, kind: str, number: int = 1) -> None:
-        self._at("sluice_recoveries_total", kind).inc(number)
+    def step(self, step: str, outcome: str, seconds: float) -> None:
+        self._at("sluice_step_seconds", self._fold.steps(step), outcome).observe(seconds)
+
+    def retry(self, step: str) -> None:
+        self._at("sluice_step_retries_total", self._fold.steps(step)).inc()
+
+    def recovery(self, kind: str, count: int) -> None:
+        self._at("sluice_recoveries_total", kind).inc(count)
+
+    def point(self, name: str) -> None:
+        """Borders are for crash tests; nothing is counted."""
+
+    # --- the scanner (processing.scanner.ScannerMeter) -----------------------------------------------------------
+
+    def error(self, reason: str) -> None:
+        self._at("sluice_scanner_errors_total", reason if reason in SCANNER_REASONS else OTHER).inc()
+
+    def scanned(self, outcome: str, seconds: float, size: int) -> None:
+        self._at("sluice_scan_seconds", outcome).observe(seconds)
+        self._at("sluice_scan_bytes_total").inc(size)
+
+    def up(self, answers: bool) -> None:
+        """Asked at the scrape instead: what one process saw last says little about now."""
+
+    def signatures(self, built: datetime | None) -> None:
+        """Asked at the scrape instead."""
 
     # --- tiers and database ------------------------------------------------------------------------------------
 
