@@ -56,10 +56,13 @@ def canonical_requests(
     To be encoded as UTF-8 with surrogateescape, like the headers themselves.
     """
     names = ";".join(signed_headers)
-    rests = [lines for latin in (False, True) if (lines := _header_lines(headers, signed_headers, latin)) is not None]
-    for path, host, lines in product(paths, hosts, rests):
-        block = "".join(f"{name}:{host if name == 'host' else value}\n" for name, value in lines)
-        yield f"{method}\n{path}\n{query}\n{block}\n{names}\n{content_sha256}"
+    for latin in (False, True):
+        lines = _header_lines(headers, signed_headers, latin)
+        if lines is None:
+            return
+        for path, host in product(paths, hosts):
+            block = "".join(f"{name}:{host if name == 'host' else value}\n" for name, value in lines)
+            yield f"{method}\n{path}\n{query}\n{block}\n{names}\n{content_sha256}"
 
 
 def _header_lines(headers: Headers, signed_headers: Sequence[str], latin: bool) -> list[tuple[str, str]] | None:

@@ -470,7 +470,7 @@ def _check_upload(row: Operation, names: frozenset[str]) -> None:
 
 def _missing_parameter(row: Operation, query: Query) -> S3Error:
     """The sub-resource is right, a parameter the operation also needs is not there."""
-    missing = next(name for name in row.query if name not in query)
+    missing = next((name for name in row.query if name not in query), row.query[-1])
     if missing == "partNumber":
         message = "This operation does not accept uploadId without partNumber"
         return invalid_argument("uploadId", query.get("uploadId"), message)

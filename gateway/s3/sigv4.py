@@ -387,16 +387,15 @@ def _read_date(headers: Headers) -> tuple[str, datetime]:
     return sent, when
 
 
+@lru_cache(maxsize=256)
 def _parse_iso(text: str) -> datetime | None:
     if not _ISO.match(text):
         return None
     try:
-        year, month, day, hour, minute, second = (
-            int(text[a:b]) for a, b in ((0, 4), (4, 6), (6, 8), (9, 11), (11, 13), (13, 15))
-        )
-        return _since_epoch(datetime(year, month, day, hour, minute, second, tzinfo=UTC))
+        when = datetime.fromisoformat(text)
     except ValueError:
         return None
+    return _since_epoch(when)
 
 
 def _parse_http(text: str) -> datetime | None:
