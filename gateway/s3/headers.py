@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from ipaddress import IPv6Address, ip_address, ip_network
 from urllib.parse import unquote_to_bytes
 
 from gateway.s3.errors import S3Error
@@ -152,6 +153,19 @@ def split_host(host: str) -> tuple[str, str]:
     if colon and port.isdigit() and (not name.count(":") or name.endswith("]")):
         return name, port
     return host, ""
+
+
+def trusted_peer(peer: str | None, networks: Sequence[str]) -> bool:
+    """Whether a peer's address lies in one of the networks (CIDR or single addresses) of trusted proxies."""
+    if not peer or not networks:
+        return False
+    try:
+        address = ip_address(peer.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return any(address in ip_network(network, strict=False) for network in networks)
 
 
 def signed_hosts(headers: Headers, *, trusted: bool, secure: bool) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.s3 import tokens
 from gateway.s3.call import Parsed, parse, split_target
 from gateway.s3.errors import S3Error
-from gateway.s3.headers import Headers, Query, signed_hosts, split_host
+from gateway.s3.headers import Headers, Query, signed_hosts, split_host, trusted_peer
 from gateway.s3.operations import Target
 
 
@@ -183,6 +183,24 @@ def test_b013_hosts_of_a_trusted_proxy() -> None:
     assert "h" in hosts(True, host="x", x_forwarded_host="h:443", x_forwarded_proto="https")
     assert "h:443" in hosts(True, host="x", x_forwarded_host="h", x_forwarded_proto="https")
     assert "[::1]:9000" in hosts(True, host="x", x_forwarded_host="[::1]", x_forwarded_port="9000")
+
+
+@pytest.mark.parametrize(
+    ("peer", "trusted"),
+    [
+        ("10.1.2.3", True),
+        ("::ffff:10.1.2.3", True),
+        ("192.0.2.7", True),
+        ("fd00::1%eth0", True),
+        ("11.1.2.3", False),
+        ("unix", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_b013_trusted_peers(peer: str | None, trusted: bool) -> None:
+    assert trusted_peer(peer, ["10.0.0.0/8", "192.0.2.7", "fd00::/8"]) is trusted
+    assert not trusted_peer(peer, [])
 
 
 @given(st.binary(max_size=1024))
