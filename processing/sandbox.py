@@ -47,6 +47,7 @@ class SandboxLimits:
     small: int = 64 << 10  # a job up to this many bytes may share a frame
     reply: int = 64 << 20
     jobs: int = 10_000  # after these a child is replaced: what leaks, leaks in bounds
+    table: str = "processing.parsers.table"  # the module whose load() gives a child its operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Sandbox:
         self._small: deque[_Job] = deque()
         self._heavy: deque[_Job] = deque()
         self._idle: list[_Child] = []
-        self._busy: dict[asyncio.Task[None], bool] = {}  # task → heavy
+        self._busy: dict[asyncio.Task[None], list[_Job]] = {}
         self._closed = False
 
     async def call(
@@ -153,17 +154,18 @@ class Sandbox:
             batch = self._next_batch()
             if not batch:
                 return
-            child = self._idle.pop() if self._idle else None
-            task = asyncio.get_running_loop().create_task(self._serve(child, batch), name="sandbox")
-            self._busy[task] = batch[0].data is None or batch[0].length > self.limits.small
+            task = asyncio.get_running_loop().create_task(self._serve(batch), name="sandbox")
+            self._busy[task] = batch
             for job in batch:
                 job.task = task
             task.add_done_callback(self._served)
 
     def _served(self, task: asyncio.Task[None]) -> None:
-        self._busy.pop(task, None)
         if not task.cancelled():
             task.exception()  # the jobs' futures carry what there is to say
+        for job in self._busy.pop(task):
+            if task.cancelled():
+                _fail(job, SandboxError("killed", "the call was given up"))
         self._dispatch()
 
     def _next_batch(self) -> list[_Job]:
@@ -175,13 +177,17 @@ class Sandbox:
             if batch and (self._small[0].alone or batch[0].alone):
                 break
             batch.append(self._small.popleft())
-        while not batch and self._heavy and sum(self._busy.values()) < max(1, self.limits.children - 1):
+        while not batch and self._heavy and self._heavies() < max(1, self.limits.children - 1):
             job = self._heavy.popleft()
             if not job.future.done():
                 batch.append(job)
         return batch
 
-    async def _serve(self, child: _Child | None, batch: list[_Job]) -> None:
+    def _heavies(self) -> int:
+        return sum(batch[0].data is None or batch[0].length > self.limits.small for batch in self._busy.values())
+
+    async def _serve(self, batch: list[_Job]) -> None:
+        child = self._idle.pop() if self._idle else None
         try:
             if child is None:
                 child = await _Child.start(self.limits)
@@ -198,10 +204,6 @@ class Sandbox:
         except SandboxError as error:
             for job in batch:
                 _fail(job, error)
-        except asyncio.CancelledError:
-            for job in batch:
-                _fail(job, SandboxError("killed", "the call was given up"))
-            raise
         else:
             for job, result in zip(batch, results, strict=True):
                 _settle(job, result)
@@ -257,7 +259,8 @@ class _Child:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
-            argument = json.dumps({"memory": limits.memory, "cpu": limits.cpu, "files": limits.files})
+            told = ("memory", "cpu", "files", "table")
+            argument = json.dumps({name: getattr(limits, name) for name in told})
             child = cls(_spawn(argument, theirs), ours)
         try:
             async with asyncio.timeout(limits.start):
@@ -339,7 +342,11 @@ class _Child:
         self._sock.close()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        await asyncio.to_thread(self._process.wait)
+        try:
+            await asyncio.to_thread(self._process.wait)
+        except asyncio.CancelledError:
+            self._process.wait()  # it was killed: a matter of milliseconds, and no zombie stays behind
+            raise
 
 
 def _spawn(argument: str, sock: socket.socket) -> subprocess.Popen[bytes]:

@@ -6,6 +6,7 @@ Started by processing.sandbox as ``python -m processing.sandbox_child LIMITS`` w
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import resource
@@ -17,7 +18,6 @@ from typing import Any
 
 from processing.frames import PREFIX, frame, header_length
 from processing.parsers import Operation, ParserError
-from processing.parsers.table import load
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # sched.h
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # sys/prctl.h
@@ -27,7 +27,7 @@ NOBODY = 65534
 def main() -> None:
     limits = json.loads(sys.argv[1])
     sock = socket.socket(fileno=0)
-    table = load()
+    table: Mapping[str, Operation] = importlib.import_module(limits["table"]).load()
     hello = restrict(limits)
     sock.sendall(frame({"hello": hello}))
     with sock.makefile("rb") as stream:

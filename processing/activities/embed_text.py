@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from processing.activities.source import blocked
 from processing.context import Context, Item
 from processing.ports import Content
 from processing.registry import activity
@@ -38,8 +37,6 @@ async def embed_text(item: Item, ctx: Context) -> Mapping[str, Any]:
     passages: Passages | None = ctx.services.get("passages")
     if embedder is None or passages is None:
         return {"skipped": "not configured"}
-    if blocked(item) is not None:
-        return {"skipped": "blocked"}
     done = 0
     while batch := await passages.lacking(item.content, embedder.model, embedder.batch):
         vectors = await embedder.embed([text for _, text in batch])

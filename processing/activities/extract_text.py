@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from processing.activities.settings import settings_of
-from processing.activities.source import blocked, read
+from processing.activities.source import read
 from processing.context import Context, Item
 from processing.failures import DependencyDown, FatalError, Retry
 from processing.registry import activity
@@ -28,12 +28,10 @@ _FATAL = {"corrupt-source": "corrupt-source", "too-complex": "too-complex", "uns
 async def extract_text(item: Item, ctx: Context) -> Mapping[str, Any]:
     """Writes the normalized model (processing.parsers.passages) as the version's ``text`` sidecar.
 
-    Blocked content is not opened. Raises FatalError (``corrupt-source``, ``too-complex``, ``superseded``),
+    Raises FatalError (``corrupt-source``, ``too-complex``, ``superseded``),
     DependencyDown("tier"), Retry("extract-failed").
     """
     content, settings = item.content, settings_of(ctx)
-    if blocked(item) is not None:
-        return {}
     kind = kind_of(item.sniffed_type, content.declared_type, content.key)
     if kind is None or content.size == 0:
         return {}

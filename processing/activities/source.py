@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import cast
 
-from processing.context import Context, Item
+from processing.context import Context
 from processing.failures import DependencyDown, FatalError
 from storage_tiers.tier import WHOLE, BlobCorrupt, ByteSpan, TierUnavailable
 
@@ -27,12 +27,3 @@ async def head(ctx: Context, offset: int, length: int) -> bytes:
     """A short span as one piece."""
     async with aclosing(read(ctx, ByteSpan(offset, length))) as chunks:
         return b"".join([chunk async for chunk in chunks])
-
-
-def blocked(item: Item) -> Mapping[str, Any] | None:
-    """What an earlier step held against the content: {"reason", "detail"}, or None."""
-    for output in item.earlier.values():
-        found = output.get("blocked")
-        if found:
-            return cast(Mapping[str, Any], found) if isinstance(found, Mapping) else {"reason": str(found)}
-    return None

@@ -116,14 +116,14 @@ def look(pieces: Pieces) -> dict[str, Any]:
     except (ValueError, struct.error):
         return {"type": None, "macros": False, "members": 0, "suspicious": None}
     macros = any(name.lower().endswith("vbaproject.bin") for name in members)
-    kind, by_type, suspicious = None, False, None
+    text, suspicious = None, None
     if CONTENT_TYPES in members:
         text = read(pieces, members[CONTENT_TYPES])
         if text is not None and text[:2] in (b"\xff\xfe", b"\xfe\xff"):
             text = text.decode("utf-16", "replace").encode()
         # A package's own parts have no use for a document type (ECMA-376 part 2, 7.2.3.2 forbids them).
         suspicious = "doctype" if text is not None and (b"<!DOCTYPE" in text or b"<!ENTITY" in text) else None
-        kind, by_type = main_part(text or b"", members, macros)
+    kind, by_type = main_part(text or b"", members, macros)
     if kind is None and MIMETYPE in members:
         kind = declared(read(pieces, members[MIMETYPE]))
     if kind is None:

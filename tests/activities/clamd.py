@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,10 @@ class ClamdServer:
 
     def answers(self) -> bool:
         """Whether both sockets answer PING."""
-        addresses = [(socket.AF_UNIX, str(self.folder / "clamd.sock")), (socket.AF_INET, ("127.0.0.1", self.port))]
+        addresses: list[tuple[int, Any]] = [
+            (socket.AF_UNIX, str(self.folder / "clamd.sock")),
+            (socket.AF_INET, ("127.0.0.1", self.port)),
+        ]
         for family, address in addresses:
             with socket.socket(family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(2.0)
