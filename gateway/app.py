@@ -31,6 +31,7 @@ from gateway.db.quarantine import Quarantine
 from gateway.db.recalls import Recalls
 from gateway.db.review import Review
 from gateway.db.subjects import VersionSubjects
+from gateway.db.undecided import undecided
 from gateway.db.uploads import Uploads
 from gateway.db.versions import Versions
 from gateway.db.waiting import Waiting
@@ -89,7 +90,7 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
     stack.push_async_callback(pool.close)
     notifier = Notifier(settings.listen_url or settings.database_url)
     await notifier.start()
-    stack.push_async_callback(notifier.stop)
+    stack.push_async_callback(notifier.close)
 
     opened = await open_tiers(settings.tier_configs)
     for tier in opened.values():
@@ -136,7 +137,10 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
             ACTIVITY_SETTINGS: policy.activities,
         },
         notifier=notifier,
+        dsn=settings.database_url,
         hooks=metrics,
+        app_settings=settings,
+        undecided=undecided,
     )
     owner.append(engine)
     subjects.engine = engine

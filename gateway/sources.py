@@ -19,6 +19,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from gateway.settings import ALIASES, PREFIX, EngineSection, Item, Settings, SettingsError, catalogue
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"  # the path of the TOML file
+INTERNAL = frozenset({CONFIG_VARIABLE, "SLUICE_RUN_TOKEN"})  # no settings: the file, and a lease handed to a child
 # What Kubernetes sets in every container beside a service called "sluice": not meant for us.
 SERVICE_LINK = re.compile(r"SLUICE_(SERVICE_(HOST|PORT)(_.*)?|PORT|PORT_\d+_(TCP|UDP)(_.*)?)")
 
@@ -112,7 +113,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         if name in by_variable:
             if value != "" or name not in ALIASES:
                 found[by_variable[name]] = value
-        elif name.startswith(PREFIX) and name != CONFIG_VARIABLE and not SERVICE_LINK.fullmatch(name):
+        elif name.startswith(PREFIX) and name not in INTERNAL and not SERVICE_LINK.fullmatch(name):
             key = name.removeprefix(PREFIX).lower()
             if key.endswith("_file"):
                 found[key] = value

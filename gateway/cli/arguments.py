@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,19 @@ from gateway.cli.exits import CommandError, Exit
 from gateway.settings import Settings, SettingsError, catalogue
 from gateway.sources import load
 
+PLACE = ("data_dir", "blob_dir")  # what a command has to know to find the service it works on
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """--config and one flag per setting (secrets only as --NAME-file: a command line can be read by others)."""
+
+def add_settings(parser: argparse.ArgumentParser, keys: Container[str] | None = None) -> None:
+    """--config and one flag per setting (secrets only as --NAME-file: a command line can be read by others).
+
+    keys: only these settings; the others still come from the file and the environment.
+    """
     parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
     group = parser.add_argument_group("settings (docs/settings.md)")
     for item in catalogue().values():
+        if keys is not None and item.key not in keys:
+            continue
         name = item.key.replace(".", "-").replace("_", "-")
         if item.secret:
             group.add_argument(f"--{name}-file", dest=f"set:{item.key}_file", metavar="FILE", help=argparse.SUPPRESS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gateway.cli.arguments import add_output, add_settings, settings_of, talk
+from gateway.cli.arguments import PLACE, add_output, add_settings, settings_of, talk
 from gateway.cli.exits import CommandError, Exit
 from gateway.cli.output import show
 from gateway.cli.session import Session, with_database
@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             each.add_argument(f"--{name.replace('_', '-')}", dest=name, choices=[*values, "default"], help=text)
     for each in verbs.choices.values():
         add_output(each)
-        add_settings(each)
+        add_settings(each, PLACE)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import shutil
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.arguments import add_output, add_settings, settings_of
+from gateway.cli.arguments import PLACE, add_output, add_settings, settings_of
 from gateway.cli.config import check as check_config
 from gateway.cli.exits import CommandError, Exit
 from gateway.cli.output import show
@@ -32,7 +32,7 @@ SELECT (SELECT count(*) FROM version v WHERE v.state = 1 AND NOT EXISTS
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
-    add_settings(parser)
+    add_settings(parser, PLACE)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 import urllib.error
 import urllib.request
 
-from gateway.cli.arguments import add_output, add_settings, settings_of
+from gateway.cli.arguments import PLACE, add_output, add_settings, settings_of
 from gateway.cli.exits import CommandError, Exit
 from gateway.cli.output import show
 
@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", action="store_true", help="only whether it is alive, not whether it is ready")
     parser.add_argument("--url", metavar="URL", help="admin address; default: the one of the service on data_dir")
     add_output(parser)
-    add_settings(parser)
+    add_settings(parser, PLACE)
 
 
 def run(args: argparse.Namespace) -> int:

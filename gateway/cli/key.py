@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gateway.cli.arguments import add_output, add_settings, settings_of, talk
+from gateway.cli.arguments import PLACE, add_output, add_settings, settings_of, talk
 from gateway.cli.exits import CommandError, Exit
 from gateway.cli.output import show
 from gateway.cli.session import Session, with_database
@@ -54,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             one.add_argument("--yes", action="store_true", help="do not ask")
     for each in verbs.choices.values():
         add_output(each)
-        add_settings(each)
+        add_settings(each, PLACE)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import asyncio
 
 import asyncpg
 
-from gateway.cli.arguments import add_output, add_settings, settings_of, talk
+from gateway.cli.arguments import PLACE, add_output, add_settings, settings_of, talk
 from gateway.cli.exits import CommandError, Exit
 from gateway.cli.output import show
 from gateway.cli.prepare import folders
@@ -18,7 +18,7 @@ from gateway.db.migrate import MigrationError, migrate, pending
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only say which migrations are missing")
     add_output(parser)
-    add_settings(parser)
+    add_settings(parser, PLACE)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.arguments import add_output, add_settings, settings_of, talk
+from gateway.cli.arguments import PLACE, add_output, add_settings, settings_of, talk
 from gateway.cli.exits import CommandError, Exit
 from gateway.cli.output import show
 from gateway.cli.session import bucket_of, who, with_core
@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         each.add_argument("--version", metavar="ID", help="as list shows it; default: the newest")
     for each in verbs.choices.values():
         add_output(each)
-        add_settings(each)
+        add_settings(each, PLACE)
 
 
 def run(args: argparse.Namespace) -> int:

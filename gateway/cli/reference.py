@@ -13,6 +13,7 @@ from typing import Any
 
 from gateway.cli.exits import MEANING
 from gateway.cli.main import COMMANDS, parser_for
+from gateway.http.admin import ROUTES
 from gateway.s3.errors import AWS, OWN
 from gateway.s3.operations import OPERATIONS
 from gateway.settings import Item, catalogue
@@ -30,6 +31,7 @@ def pages() -> dict[str, str]:
         "cli.md": NOTE + cli_page(),
         "errors.md": NOTE + errors_page(),
         "operations-s3.md": NOTE + operations_page(),
+        "admin-api.md": NOTE + admin_page(),
     }
 
 
@@ -109,6 +111,28 @@ def operations_page() -> str:
     return "# S3 operations\n\nWhat is not implemented answers `501 NotImplemented` by name.\n\n" + _table(
         ("Operation", "Method", "Target", "Action", "Implemented"), rows
     )
+
+
+ADMIN = """# The admin port
+
+Port 9001, bound to loopback. Health and metrics are open; everything below `/api` needs `Authorization: Bearer TOKEN`
+(the setting `admin_token`) or an access key of the root account by HTTP Basic (`curl -u ACCESS_KEY:SECRET_KEY`). After
+ten wrong credentials a minute an address is answered 429. Bodies and answers are JSON; an error is
+`{"error": {"code": …, "message": …}}`. A key in a path is percent-encoded once, its slashes may stay.
+
+"""
+EXAMPLES = """
+```sh
+curl -u "$KEY:$SECRET" 'localhost:9001/api/v1/runs?state=parked'
+curl -u "$KEY:$SECRET" -X POST localhost:9001/api/v1/runs/17/retry
+curl -u "$KEY:$SECRET" -X POST -d '{"why": "false alarm"}' localhost:9001/api/v1/quarantine/first/a.exe/release
+```
+"""
+
+
+def admin_page() -> str:
+    rows = [(r.method, f"`{r.path}`", "open" if r.open else "", r.doc) for r in ROUTES]
+    return ADMIN + _table(("Method", "Path", "", "Meaning"), rows) + EXAMPLES
 
 
 def cli_page() -> str:

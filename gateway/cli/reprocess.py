@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.arguments import add_output, add_settings, settings_of
+from gateway.cli.arguments import PLACE, add_output, add_settings, settings_of
 from gateway.cli.exits import CommandError, Exit
 from gateway.cli.output import show
 from gateway.cli.session import bucket_of, who, with_core
@@ -22,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", metavar="ID", help="default: what the key is now")
     parser.add_argument("--hold", action="store_true", help="do not serve it until the new verdict")
     add_output(parser)
-    add_settings(parser)
+    add_settings(parser, PLACE)
 
 
 def run(args: argparse.Namespace) -> int:

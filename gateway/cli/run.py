@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.arguments import add_output, add_settings, settings_of, talk
+from gateway.cli.arguments import PLACE, add_output, add_settings, settings_of, talk
 from gateway.cli.exits import CommandError, Exit
 from gateway.cli.output import show
 from gateway.cli.session import bucket_of, with_core
+from processing.failures import Conflict
 from processing.model import RunState
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             one.add_argument("--force", action="store_true", help="also a running one: its worker loses it")
     for each in verbs.choices.values():
         add_output(each)
-        add_settings(each)
+        add_settings(each, PLACE)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,8 +50,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace, core: Core) -> int:
-    from processing.engine import Conflict
-
     engine = core.engine
     match args.verb:
         case "list":
@@ -66,18 +65,18 @@ async def _run(args: argparse.Namespace, core: Core) -> int:
             show(args, rows, COLUMNS)
             return Exit.OK
         case "why":
-            show(args, {"run_id": args.run_id, "why": _found(args, await engine.why(args.run_id))})
+            _found(args, await engine.show(args.run_id))
+            show(args, [{"why": sentence} for sentence in await engine.why(args.run_id)], ["why"])
             return Exit.OK
         case "show":
             pass
         case _:
+            _found(args, await engine.show(args.run_id))
             deed = {"retry": engine.retry, "cancel": engine.cancel}.get(args.verb)
             try:
                 await (deed(args.run_id) if deed else engine.requeue(args.run_id, args.force))
             except Conflict as error:
-                raise CommandError(
-                    Exit.NOT_FOUND if error.code == "not-found" else Exit.CONFLICT, str(error)
-                ) from error
+                raise CommandError(Exit.CONFLICT, str(error)) from error
     found = _found(args, await engine.show(args.run_id))
     if args.json:
         show(args, found)

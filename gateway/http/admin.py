@@ -27,6 +27,7 @@ from gateway.domain.objects import Bucket, State, parse_version_id
 from gateway.http.health import Health
 from gateway.plain import plain
 from gateway.telemetry.metrics import exposition
+from processing.failures import Conflict
 from processing.model import RunState
 from processing.scanner import Scanner, ScannerError
 
@@ -210,7 +211,7 @@ class Admin:
 
     async def _list_runs(self, asked: Asked) -> Any:
         bucket = await self._bucket(asked.query["bucket"].encode()) if "bucket" in asked.query else None
-        states = None
+        states: list[RunState] = []
         if "state" in asked.query:
             try:
                 states = [RunState[word.upper()] for word in asked.query["state"].split(",")]
@@ -232,10 +233,7 @@ class Admin:
         return plain(found)
 
     async def _why_run(self, asked: Asked) -> Any:
-        found = await self._core.engine.why(_run_id(asked))
-        if found is None:
-            raise Problem(404, "NoSuchRun", "There is no such run.")
-        return {"why": found}
+        return {"why": await self._core.engine.why(_run_id(asked))}
 
     async def _retry_run(self, asked: Asked) -> Any:
         return await self._operate(asked, self._core.engine.retry)
@@ -248,13 +246,13 @@ class Admin:
         return await self._operate(asked, self._core.engine.cancel)
 
     async def _operate(self, asked: Asked, deed: Callable[[int], Awaitable[Any]]) -> Any:
-        from processing.engine import Conflict
-
         run_id = _run_id(asked)
+        if await self._core.engine.show(run_id) is None:
+            raise Problem(404, "NoSuchRun", "There is no such run.")
         try:
             await deed(run_id)
         except Conflict as error:
-            raise Problem(404 if error.code == "not-found" else 409, error.code, str(error)) from error
+            raise Problem(409, error.code, str(error)) from error
         return plain(await self._core.engine.show(run_id))
 
     # --- objects -------------------------------------------------------------------------------------------------
