@@ -156,9 +156,10 @@ def _decide(
     which = r.item.which
     if which is None:
         current = next((row for row in rows if head and row["seq"] == head.current_seq), None)
-        exists = head is not None and head.listable
-        if failure := _refusal(r.item.condition, current if exists else None):
+        if failure := _refusal(r.item.condition, current):  # a delete marker is something that a condition sees
             return failure
+        if r.item.condition is not None and current is None:  # nothing that the condition could be about: no marker
+            return Deleted()
         if versioning is Versioning.ENABLED:
             if head is None or head.current_seq is None:  # only hidden rows: they go for good
                 doomed += [_ref(row) for row in rows]

@@ -8,8 +8,10 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import _ErrInfo
 
 from gateway.http.body import EndOfStream
@@ -34,6 +36,7 @@ class Connection(web.RequestHandler):
         super().__init__(manager, **options)
         self._head_timeout = head_timeout
         self._head_timer: asyncio.TimerHandle | None = None
+        self.body: StreamReader | None = None  # of the request that was taken up last
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -56,7 +59,8 @@ class Connection(web.RequestHandler):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The peer will send no more. A request that is whole is still answered; anything else ends here."""
-        if self.ssl_context is not None or (self._current_request is None and not self._messages):
+        idle = self._waiter is not None and not self._messages
+        if self.ssl_context is not None or idle:
             return None
         self._break_body(EndOfStream())
         self.close()
@@ -65,8 +69,8 @@ class Connection(web.RequestHandler):
     def _break_body(self, cause: BaseException) -> None:
         """Tell the reader of an unfinished body; aiohttp forgets a body whose framing broke, and it would wait on."""
         payloads = [payload for message, payload in self._messages if not isinstance(message, _ErrInfo)]
-        if self._current_request is not None:
-            payloads.append(self._current_request._payload)
+        if self.body is not None:
+            payloads.append(self.body)
         for payload in payloads:
             if not payload.is_eof():
                 payload.set_exception(cause)
@@ -97,6 +101,18 @@ class Server(web.Server):
     ) -> None:
         super().__init__(handler, handler_cancellation=True, **options)  # type: ignore[arg-type]
         self._head_timeout = head_timeout
+
+    def _make_request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        assert isinstance(protocol, Connection)
+        protocol.body = payload
+        return super()._make_request(message, payload, protocol, writer, task)
 
     def __call__(self) -> web.RequestHandler:
         return Connection(self, self._head_timeout, loop=self._loop, **self._kwargs)

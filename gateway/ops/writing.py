@@ -89,7 +89,7 @@ async def receive(
             tally.update(data)
             digests = verify(body, wanted, tally.digests(len(data)))
             return Received(Inline(data, digests.sha256), digests)
-    blob = await sv.blobs.stage(tier)
+    blob = await _stage(sv, tier)
     sink: Sink | None = None
     try:
         sink = await sv.tiers[tier].begin(blob)
@@ -161,6 +161,23 @@ def _ended(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled():
         task.exception()  # retrieved: the caller may be gone
+
+
+async def _stage(sv: Services, tier: str) -> UUID:
+    """A blob's staging row; when the caller is cancelled meanwhile, the row that comes into being all the same goes."""
+
+    async def stage() -> UUID:
+        blob = await sv.blobs.stage(tier)
+        if left:
+            await sv.blobs.discard(blob)
+        return blob
+
+    left: list[bool] = []
+    try:
+        return await unhurried(stage())
+    except asyncio.CancelledError:
+        left.append(True)
+        raise
 
 
 async def _undo(sv: Services, blob: UUID, sink: Sink | None) -> None:
