@@ -191,7 +191,7 @@ END $$;
 -- locks: done in one, the count is stale and the cap breaks. A last row of nulls says that a lane locked by another
 -- claim was passed over, so that looking again soon is worth it.
 CREATE FUNCTION engine_claim(
-    worker bigint, want integer, cap integer, cap_lanes text[], caps integer[]
+    worker bigint, want integer, tenant_cap integer, cap_lanes text[], caps integer[]
 ) RETURNS SETOF workflow_run LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -215,14 +215,14 @@ BEGIN
         FOR round IN 1..2 LOOP   -- the second round gives what others left over to those that have more
             WITH room AS (
                 SELECT u.t, u.l, u.ord,
-                       least(coalesce(q.max_running, c.cap, cap)
+                       least(coalesce(q.max_running, c.lane_cap, tenant_cap)
                              - (SELECT count(*) FROM workflow_run r WHERE r.tenant = u.t AND r.lane = u.l AND r.state = 2),
                              CASE round WHEN 1
                                  THEN q.weight * ((want - 1) / cardinality(tenants) + 1)
                                  ELSE want - cardinality(taken) END) AS free
                 FROM unnest(tenants, lanes) WITH ORDINALITY AS u(t, l, ord)
                 JOIN tenant_q q ON q.tenant = u.t AND q.lane = u.l
-                LEFT JOIN unnest(cap_lanes, caps) AS c(lane, cap) ON c.lane = u.l
+                LEFT JOIN unnest(cap_lanes, caps) AS c(lane_name, lane_cap) ON c.lane_name = u.l
             ), chosen AS (
                 SELECT w.run_id FROM (SELECT * FROM room WHERE free > 0 ORDER BY ord) f
                 CROSS JOIN LATERAL (

@@ -280,8 +280,9 @@ class Execution:
             await self.flush()
         return None
 
-    async def _attempt(self, step: Step, activity: Activity, facts: Content | None, attempt: int) -> Mapping[str, Any]:
-        """Call the activity. Raises what it raises; NotJson for results that cannot be journaled."""
+    async def _attempt(self, step: Step, activity: Activity, facts: Content | None, attempt: int) -> str:
+        """Call the activity; its result as JSON. Raises what it raises, and NotJson: what cannot be journaled cannot
+        be replayed, so that attempt failed."""
         around, lease = self._around, self.lease
         item = Item(
             run_id=lease.run_id,
@@ -320,10 +321,10 @@ class Execution:
         finally:
             self.context = None
         if result is None:
-            return {}
+            return "{}"
         if not isinstance(result, Mapping):
             raise NotJson(type(result).__name__)
-        return result
+        return dump(result)
 
     async def _raised(
         self, step: Step, activity: Activity, attempt: int, error: Exception, seconds: float
@@ -334,14 +335,12 @@ class Execution:
             case Park():
                 return self._parked(step, error)
             case Block():
-                self._record(
-                    step,
-                    attempt,
-                    StepStatus.BLOCKED,
-                    {"reason": error.reason, "detail": error.detail, "metadata": error.metadata},
-                    error.reason,
-                    seconds,
-                )
+                told = {"reason": error.reason, "detail": error.detail}
+                try:
+                    output = dump({**told, "metadata": error.metadata})
+                except NotJson:  # the refusal stands, whatever was to be said beside it
+                    output = dump(told)
+                self._record(step, attempt, StepStatus.BLOCKED, output, error.reason, seconds)
                 return self._end(RunState.COMPLETED, error.reason, error.detail, blocked=True)
             case FatalError():
                 return await self._failed_attempt(
@@ -371,7 +370,7 @@ class Execution:
         name = step.activity
         self._failed += 1
         limit = self._limit(step, activity)
-        output = {"detail": detail} if detail else None
+        output = dump({"detail": detail}) if detail else None
         self._record(step, attempt, StepStatus.FAILED, output, code, seconds)
         if not final and attempt < limit:
             self._around.hooks.retry(name)
@@ -390,7 +389,7 @@ class Execution:
     async def _degrade(self, step: Step, code: str, seconds: float) -> None:
         """Go on without an optional step: a row of its own, attempt 0, so that a replay goes on too."""
         self._degraded[step.activity] = code
-        self._record(step, 0, StepStatus.DEGRADED, {}, code, seconds)
+        self._record(step, 0, StepStatus.DEGRADED, "{}", code, seconds)
         if not step.lazy:
             await self.flush()
 
@@ -498,7 +497,12 @@ class Execution:
             )
             if state is RunState.COMPLETED:
                 self._record(
-                    Step(definition.finalize, True, True, 1), 1, StepStatus.COMPLETED, {"verdict": verdict}, None, 0.0
+                    Step(definition.finalize, True, True, 1),
+                    1,
+                    StepStatus.COMPLETED,
+                    dump({"verdict": verdict}),
+                    None,
+                    0.0,
                 )
         processing = self._merged()
         results = {
@@ -567,23 +571,17 @@ class Execution:
         step: Step,
         attempt: int,
         status: StepStatus,
-        output: Mapping[str, Any] | None,
+        output: str | None,
         code: str | None,
         seconds: float,
         progress: float | None = None,
     ) -> None:
         around, name = self._around, step.activity
-        try:
-            text = None if output is None else dump(output)
-        except NotJson as error:
-            # The step did its work but nobody can replay it: an error of the activity, whatever it raised or returned.
-            log.error("output-not-json", run=self.lease.run_id, step=name, error=str(error))
-            output, text = {}, "{}"
-        row = StepRow(self.lease.run_id, name, attempt, status, text, code, around.now() - seconds, seconds)
+        row = StepRow(self.lease.run_id, name, attempt, status, output, code, around.now() - seconds, seconds)
         self._steps.append(row)
         self._journal.append(row)
         if status in (StepStatus.COMPLETED, StepStatus.DEGRADED):
-            self._earlier[name] = load(text) or {}  # what a replay would see
+            self._earlier[name] = load(output) or {}  # what a replay would see
             self._poll_state.pop(name, None)
         event: dict[str, Any] = {"step": name, "status": status.name.lower(), "ms": round(seconds * 1000, 1)}
         if attempt > 1:

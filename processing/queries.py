@@ -214,7 +214,7 @@ WITH tried AS (
 ), active AS MATERIALIZED (
     SELECT engine_activate(array_agg(tenant), array_agg(lane)) FROM back HAVING count(*) > 0
 )
-SELECT count(*) FROM back LEFT JOIN (SELECT count(*) FROM active) a ON true""",
+SELECT count(*), (SELECT count(*) FROM active) AS active FROM back""",
             run_id,
         )
     )
@@ -238,8 +238,8 @@ WITH run AS (
 ), active AS MATERIALIZED (
     SELECT engine_activate(array_agg(tenant), array_agg(lane)) FROM moved HAVING count(*) > 0
 )
-SELECT run.state, run.leased, (SELECT count(*) FROM moved) AS moved
-FROM run LEFT JOIN (SELECT count(*) FROM active) a ON true""",
+SELECT run.state, run.leased, (SELECT count(*) FROM moved) AS moved, (SELECT count(*) FROM active) AS active
+FROM run""",
         run_id,
         force,
     )

@@ -43,7 +43,8 @@ def load(text: str | None) -> Any:
 
 # --- enqueue --------------------------------------------------------------------------------------------------------
 
-# A run is born claimed only while nobody waits anywhere; otherwise it joins its tenant's line.
+# engine_activate is called from a CTE whose count is part of the answer: a join that nobody reads is planned away, and
+# the call with it. A run is born claimed only while nobody waits anywhere; otherwise it joins its tenant's line.
 _ENQUEUE = """
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
@@ -69,11 +70,10 @@ WITH input AS MATERIALIZED (
 ), woken AS MATERIALIZED (
     SELECT engine_activate(array_agg(tenant), array_agg(lane)) FROM inserted WHERE state = 1 HAVING count(*) > 0
 )
-SELECT i.run_key, coalesce(n.run_id, o.run_id) AS run_id, n.state
+SELECT i.run_key, coalesce(n.run_id, o.run_id) AS run_id, n.state, (SELECT count(*) FROM woken) AS active
 FROM input i
 LEFT JOIN inserted n ON n.run_key = i.run_key
 LEFT JOIN workflow_run o ON n.run_id IS NULL AND o.run_key = i.run_key
-LEFT JOIN (SELECT count(*) FROM woken) w ON true
 """
 
 
@@ -346,7 +346,7 @@ WITH u AS MATERIALIZED (
 ), {_writes(14)}, woken AS MATERIALIZED (
     SELECT engine_activate(array_agg(tenant), array_agg(lane)) FROM parked WHERE state = 1 HAVING count(*) > 0
 )
-SELECT p.run_id, p.wake FROM parked p LEFT JOIN (SELECT count(*) FROM woken) w ON true"""
+SELECT p.run_id, p.wake, (SELECT count(*) FROM woken) AS active FROM parked p"""
 
 
 async def lock_keys(conn: Connection, wait_keys: Sequence[str]) -> None:
@@ -406,7 +406,7 @@ WITH due AS (
 ), active AS MATERIALIZED (
     SELECT engine_activate(array_agg(tenant), array_agg(lane)) FROM woken HAVING count(*) > 0
 )
-SELECT count(*) FROM woken LEFT JOIN (SELECT count(*) FROM active) a ON true"""
+SELECT count(*), (SELECT count(*) FROM active) AS active FROM woken"""
 _WAKE_SPREAD = """
 WITH due AS (
     SELECT r.run_id FROM workflow_run r WHERE r.state = 3 AND r.wait_key = ANY ($1::text[])
@@ -543,7 +543,7 @@ WITH mine AS (
 ), active AS MATERIALIZED (
     SELECT engine_activate(array_agg(tenant), array_agg(lane)) FROM freed HAVING count(*) > 0
 )
-SELECT count(*) FROM freed LEFT JOIN (SELECT count(*) FROM active) a ON true""",
+SELECT count(*), (SELECT count(*) FROM active) AS active FROM freed""",
         worker_id,
         run_ids,
     )
@@ -564,7 +564,7 @@ WITH dead AS (
 ), active AS MATERIALIZED (
     SELECT engine_activate(array_agg(tenant), array_agg(lane)) FROM freed HAVING count(*) > 0
 )
-SELECT f.run_id FROM freed f LEFT JOIN (SELECT count(*) FROM active) a ON true"""
+SELECT f.run_id, (SELECT count(*) FROM active) AS active FROM freed f"""
 
 
 async def reap(conn: Connection, ttl: float, max_recoveries: int) -> list[int]:
