@@ -9,7 +9,6 @@ from pathlib import Path
 
 from storage_tiers.file import DAY, FileTier
 from storage_tiers.memory import MemoryTier
-from storage_tiers.s3 import ARCHIVE_CLASSES, S3Tier
 from storage_tiers.tier import Tier
 from storage_tiers.wrappers.retrying import Retrying
 
@@ -76,6 +75,8 @@ async def open_tier(name: str, config: TierConfig) -> Tier:
             await file.start()
             return file
         case "s3":
+            from storage_tiers.s3 import ARCHIVE_CLASSES, S3Tier  # takes a second, which most starts can spare
+
             if not config.bucket:
                 raise ValueError(f"tier {name}: an s3 tier needs a bucket")
             if config.archive and config.storage_class not in ARCHIVE_CLASSES:

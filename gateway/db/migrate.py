@@ -8,6 +8,8 @@ from pathlib import Path
 
 import asyncpg
 
+from processing.ports import Conn
+
 LOCK = 0x736C7569  # "slui": one advisory lock a database, so that processes that start together do not race
 OLDEST_SERVER = 150000
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
@@ -39,7 +41,7 @@ def find(folder: Path | None = None) -> list[Migration]:
     return found
 
 
-async def pending(conn: asyncpg.Connection, folder: Path | None = None) -> list[str]:
+async def pending(conn: Conn, folder: Path | None = None) -> list[str]:
     """Names of the migrations that this database still lacks. Raises MigrationError when it is newer than we are."""
     return [m.name for m in await _missing(conn, find(folder))]
 
@@ -75,7 +77,7 @@ async def migrate(dsn: str, folder: Path | None = None) -> list[str]:
         await conn.close()
 
 
-async def _missing(conn: asyncpg.Connection, known: list[Migration]) -> list[Migration]:
+async def _missing(conn: Conn, known: list[Migration]) -> list[Migration]:
     if await conn.fetchval("SELECT to_regclass('schema_migration')") is None:
         return known
     rows = await conn.fetch("SELECT version, name FROM schema_migration ORDER BY version")
