@@ -176,3 +176,12 @@ def test_a_page_of_1000_is_quick(url: bool) -> None:
         best = min(best, time.perf_counter() - start)
     assert len(parsed("ListObjects", body)["Contents"]) == 1000
     assert best < 0.2  # about 2 ms on an idle machine
+
+
+def test_the_prefix_of_v1_is_never_encoded() -> None:
+    """botocore decodes all keys of a ListObjects answer but the echoed prefix."""
+    page = Page("b", b"a &\n", b" ", url=True, prefixes=[b"a &\n "])
+    got = parsed("ListObjects", messages.list_objects_v1(page, [], marker=b" "))
+    assert (got["Prefix"], got["Delimiter"], got["Marker"]) == ("a &\n", "%20", "%20")
+    assert got["CommonPrefixes"] == [{"Prefix": "a%20%26%0A%20"}]
+    assert parsed("ListObjectsV2", messages.list_objects_v2(page, []))["Prefix"] == "a%20%26%0A"

@@ -76,11 +76,13 @@ class Page:
 def list_objects_v1(
     page: Page, entries: Iterable[Entry], *, marker: bytes = b"", next_marker: bytes | None = None
 ) -> bytes:
-    """ListObjects. next_marker: given only for a truncated page with a delimiter, as S3 does."""
+    """ListObjects. next_marker: given only for a truncated page with a delimiter, as S3 does.
+
+    The echoed prefix alone is never percent-encoded here: botocore decodes every key of this document but that one.
+    """
     raw = "".join(
         [
-            f"<Name>{escape(page.bucket)}</Name>",
-            page.text("Prefix", page.prefix),
+            f"<Name>{escape(page.bucket)}</Name><Prefix>{key_text(page.prefix)}</Prefix>",
             page.text("Marker", marker),
             page.text("NextMarker", next_marker),
             f"<MaxKeys>{page.limit}</MaxKeys>",
