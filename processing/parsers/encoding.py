@@ -21,21 +21,21 @@ _META = re.compile(rb"""<meta[^>]{0,200}charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]{1
 
 
 def decode(data: bytes, markup: bool = False) -> str:
-    """By byte order mark, by UTF-8's own form, by the pattern of UTF-16, by HTML's meta element, else as cp1252.
+    """By byte order mark, by the pattern of UTF-16, by UTF-8's own form, by HTML's meta element, else as cp1252.
 
     Never fails: what fits nowhere becomes replacement characters.
     """
     for mark, name in _MARKS:
         if data.startswith(mark):
             return data.decode(name, "replace")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        pass
     sample = data[:1024]
     for name, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
         if len(sample) > 8 and zeros.count(0) > len(zeros) * 0.7:
             return data.decode(name, "replace")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
     named = _META.search(data[:1024]) if markup else None
     return data.decode(_known(named.group(1).decode()) if named else "cp1252", "replace")
 

@@ -123,7 +123,11 @@ class FakeClamd:
                 await writer.drain()
                 return
         if self.behaviour in (Behaviour.SLOW, Behaviour.HANG_STREAM):
-            await self.release.wait()
+            left = asyncio.ensure_future(reader.read(1))
+            released = asyncio.ensure_future(self.release.wait())
+            await asyncio.wait({left, released}, return_when=asyncio.FIRST_COMPLETED)
+            left.cancel()
+            released.cancel()
         if self.behaviour is Behaviour.EMPTY:
             return
         answers = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -205,12 +204,3 @@ def test_settings_refuse_words_they_do_not_know() -> None:
             ActivitySettings(**{name: "perhaps"})
     assert ActivitySettings().policy(scanner=True) != ActivitySettings().policy(scanner=False)
     assert ActivitySettings(extract_seconds=1).policy(True) == ActivitySettings().policy(True)
-
-
-@pytest.mark.skipif(os.environ.get("CI_SLOW") is None, reason="a measurement: set CI_SLOW to run it")
-def test_cost_of_a_call(loop: asyncio.Runner, sandbox: Sandbox) -> None:
-    item, ctx = call_of(documents.pdf(), services={"sandbox": sandbox})
-    begun = time.perf_counter()
-    for _ in range(200):
-        loop.run(sniff_type(item, ctx))
-    print(f"{(time.perf_counter() - begun) / 200 * 1e6:.0f} µs a call")
