@@ -20,6 +20,10 @@ class EndOfStream(Exception):
     """The peer ended its side before the body was whole."""
 
 
+class ClientGone(ConnectionError):
+    """The connection is lost: nobody is left to answer."""
+
+
 class Decoder(Protocol):
     """Takes the aws-chunked framing off (gateway/s3/chunked.py)."""
 
@@ -131,8 +135,8 @@ class Body:
             raise S3Error("RequestTimeout") from None
         except (EndOfStream, HttpProcessingError, RequestPayloadError) as error:
             raise incomplete(self.received, self.length) from error
-        except RuntimeError as error:  # aiohttp: "Connection closed."
-            raise ConnectionResetError("the client is gone") from error
+        except (ConnectionError, RuntimeError) as error:  # aiohttp: "Connection closed."
+            raise ClientGone from error
 
 
 def incomplete(received: int, length: int | None) -> S3Error:

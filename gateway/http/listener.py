@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
@@ -40,8 +40,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if isinstance(transport, asyncio.Transport):
-            transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=WRITE_BUFFER)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_head_timer()
@@ -53,8 +52,8 @@ class Connection(web.RequestHandler):
             self._stop_head_timer()
             if isinstance(self._messages[-1][0], _ErrInfo):
                 self._break_body(self._messages[-1][0].exc)
-        elif self._waiter is not None and self._head_timer is None and data:
-            # Part of a head has come and the handler is idle: the rest has to follow soon.
+        elif data and self._head_timer is None and (self._waiter is not None or not self._request_count):
+            # Part of a head has come and no request is being served: the rest has to follow soon.
             self._head_timer = self._loop.call_later(self._head_timeout, self.force_close)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]

@@ -19,13 +19,13 @@ from aiohttp import web
 
 from gateway.domain.objects import Account
 from gateway.domain.policy import ANONYMOUS, Caller, decide
-from gateway.http.body import Body
+from gateway.http.body import Body, ClientGone
 from gateway.http.pace import PaceLimits
 from gateway.http.reply import Reply, Sent, document, new_host_id, new_request_id, send
 from gateway.ops import access, buckets, copy, listing, multipart, objects, service
 from gateway.ops.failures import translate
 from gateway.s3 import chunked, messages, sigv4
-from gateway.s3.call import Call, Parsed, parse
+from gateway.s3.call import Call, Parsed, Target, parse
 from gateway.s3.errors import S3Error
 from gateway.s3.headers import Headers
 from gateway.s3.operations import OPERATIONS, BodyKind, resolve
@@ -138,9 +138,7 @@ class Pipeline:
             reply = await self._handlers[operation.name](call, self._sv)
             trace.note = reply.note
             return reply
-        except (ConnectionError, asyncio.CancelledError) as error:
-            if (known := translate(error)) is not None:
-                return self._refusal(request, trace, known)
+        except ClientGone:
             raise
         except Exception as error:
             return self._failure(request, trace, error)
@@ -180,7 +178,10 @@ class Pipeline:
             return
         expected = call.headers.get("x-amz-expected-bucket-owner")
         action = "" if operation.name == "DeleteObjects" else operation.action  # decided key by key
-        call.place = await access.enter(call, self._sv, call.bucket, action, expected)
+        # What a bucket is now is read anew for operations on buckets; those on objects learn it from the generation
+        # that their own statement returns.
+        fresh = operation.target is Target.BUCKET
+        call.place = await access.enter(call, self._sv, call.bucket, action, expected, fresh)
 
     def _body(
         self, request: web.BaseRequest, call: Call, payload: sigv4.Payload, signed: sigv4.Signed | None
@@ -237,6 +238,8 @@ class Pipeline:
         if known is None:
             log.error("request failed", exc_info=error, request=trace.request_id, operation=trace.operation)
             known = S3Error("InternalError")
+        elif known is not error and known.code == "ServiceUnavailable":
+            log.warning("dependency failed", error=repr(error), request=trace.request_id, operation=trace.operation)
         return self._refusal(request, trace, known)
 
     def _refusal(self, request: web.BaseRequest, trace: Trace, error: S3Error) -> Reply:

@@ -47,6 +47,6 @@ def translate(error: BaseException) -> S3Error | None:
             return S3Error(code, message, headers=headers)
     if isinstance(error, TierError):
         return None  # BlobNotFound, BlobCorrupt: bytes that a row promises are not there
-    if isinstance(error, ConnectionRefusedError | ConnectionResetError) and "Connect call failed" in str(error):
+    if isinstance(error, OSError):  # what a lost database is, before a connection stands
         return S3Error("ServiceUnavailable", headers=SOON)
     return None

@@ -9,6 +9,7 @@ from gateway.domain import checksums
 from gateway.domain.part_checksums import UploadChecksum
 from gateway.ops import access, views
 from gateway.s3.call import Call
+from gateway.s3.errors import S3Error
 
 
 def part_number(call: Call) -> int:
@@ -17,7 +18,11 @@ def part_number(call: Call) -> int:
 
 
 def upload_id(call: Call) -> str:
-    return call.query.get("uploadId") or ""
+    """Raises NoSuchUpload for what no upload can be called (Postgres keeps no U+0000 in text)."""
+    given = call.query.get("uploadId") or ""
+    if not given.isalnum() or not given.isascii():
+        raise S3Error("NoSuchUpload", UploadId=given)
+    return given
 
 
 def initiator(call: Call) -> int:

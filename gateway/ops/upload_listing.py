@@ -10,6 +10,7 @@ from gateway.ops.parameters import Accounts
 from gateway.ops.parts import shown_checksums, upload_id
 from gateway.s3 import messages
 from gateway.s3.call import Call
+from gateway.s3.errors import invalid_argument
 from gateway.services import Services
 
 
@@ -18,6 +19,8 @@ async def list_multipart_uploads(call: Call, sv: Services) -> Reply:
     place = access.place(call)
     prefix, delimiter, marker = (parameters.text(call, name) for name in ("prefix", "delimiter", "key-marker"))
     upload_marker = call.query.get("upload-id-marker") or ""
+    if upload_marker and not (upload_marker.isascii() and upload_marker.isprintable()):
+        raise invalid_argument("upload-id-marker", upload_marker, "Invalid uploadId marker")
     limit, url = parameters.count(call, "max-uploads"), parameters.url_encoding(call)
     page = await sv.listing.uploads(
         place.bucket.id,

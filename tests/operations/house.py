@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import boto3
+import uvloop
 from botocore.config import Config
 
 from gateway.db.blobs import Blobs
@@ -134,7 +135,7 @@ class House:
         self.engine = Engine()
         self.metrics = Metrics()
         self.tiers = {"standard": MemoryTier("standard")}
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.port = 0
 
