@@ -55,6 +55,7 @@ def activity_settings(settings: Settings) -> ActivitySettings:
         enforce_type_match=settings.enforce_type_match,
         blocked_extensions=settings.blocked_extensions,
         unscannable=settings.unscannable,
+        unreachable=settings.unreachable,
         extract_bytes=settings.extract_max_bytes,
         extract_seconds=settings.extract_timeout,
     )

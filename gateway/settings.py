@@ -154,6 +154,11 @@ class Settings:
     unscannable: str = setting(
         "quarantine", "What becomes of content the scanner cannot judge.", choices=("quarantine", "allow")
     )
+    unreachable: str = setting(
+        "wait",
+        "What becomes of content while the scanner is away; allow marks it as not scanned.",
+        choices=("wait", "allow"),
+    )
     enforce_type_match: bool = setting(False, "Quarantine content whose type contradicts its name or declared type.")
     blocked_extensions: tuple[str, ...] = setting(
         ("builtin",), "Extensions that are quarantined; builtin stands for the built-in list of programs."

@@ -186,11 +186,11 @@ EXTENSIONS: dict[str, str] = {
     for extension in extensions.split()
 }
 
-# What a policy means by "builtin": names a desktop runs on a double click, none of them a document.
+# What a policy means by "builtin": names that a desktop runs on a double click and that have no other everyday use.
+# Not here: js, jar, app, com (as in example.com), dll and others that build artifacts and web sites are full of.
 EXECUTABLE_EXTENSIONS = _words(
-    """ade adp app application appref-ms bat chm cmd com cpl dll exe gadget hta inf ins isp jar jnlp js jse lnk mde msc
-    msi msix msp mst pif ps1 ps1xml ps2 psc1 psd1 psm1 reg scf scr sct settingcontent-ms shb sys url vb vbe vbs vxd ws
-    wsc wsf wsh xbap xll"""
+    """appref-ms bat chm cmd cpl exe gadget hta isp jnlp jse lnk msc msi msix msp mst pif ps1 ps1xml ps2 psc1 reg scf
+    scr sct settingcontent-ms shb vb vbe vbs ws wsc wsf wsh xbap xll"""
 )
 
 _EXACT: dict[str, frozenset[str]] = {}

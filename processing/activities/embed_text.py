@@ -11,7 +11,7 @@ from processing.registry import activity
 
 
 class Embedder(Protocol):
-    """Turns passages into vectors (processing.embedding has one for OpenAI-compatible endpoints)."""
+    """Turns passages into vectors: an OpenAI-compatible endpoint, or a local model. batch: texts in one call."""
 
     model: str
     batch: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from processing.content_types import EXECUTABLE_EXTENSIONS
@@ -12,7 +12,7 @@ SERVICE = "activity_settings"
 BUILTIN = "builtin"
 
 # What of these decides a verdict, and so belongs into a pipeline's fingerprint.
-_DECIDES = ("enforce_type_match", "blocked_extensions", "unscannable", "unreachable", "extract_bytes")
+_DECIDES = ("enforce_type_match", "unscannable", "unreachable", "extract_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class ActivitySettings:
 
         The scanner's signature version changes by itself and is asked for apart (Scanner.signature_version).
         """
-        parts = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name in _DECIDES]
-        return ";".join([*parts, f"scanner={scanner}"])
+        parts = [f"{name}={getattr(self, name)!r}" for name in _DECIDES]
+        return ";".join([*parts, f"blocked={sorted(self.blocked)}", f"scanner={scanner}"])
 
 
 def settings_of(ctx: Context) -> ActivitySettings:

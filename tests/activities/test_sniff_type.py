@@ -203,4 +203,6 @@ def test_settings_refuse_words_they_do_not_know() -> None:
         with pytest.raises(ValueError, match=name):
             ActivitySettings(**{name: "perhaps"})
     assert ActivitySettings().policy(scanner=True) != ActivitySettings().policy(scanner=False)
+    builtin = ActivitySettings(blocked_extensions=("builtin",))
+    assert builtin.policy(True) != ActivitySettings().policy(True)
     assert ActivitySettings(extract_seconds=1).policy(True) == ActivitySettings().policy(True)
