@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import asyncpg
 
@@ -10,6 +10,7 @@ from processing import queries
 
 Sample = tuple[tuple[str, ...], float]
 RECALL = "tier.recall"
+LIVE = ("pending", "running", "parked")
 BYTES_FRESH = 60.0  # seconds; adding up every blob is the one expensive question here
 
 REST = """
@@ -24,11 +25,14 @@ class Gauges:
         self._pool, self._clock = pool, clock
         self._bytes: tuple[float, list[Sample]] = (float("-inf"), [])
 
-    async def ask(self, fold: Callable[[str], str]) -> Mapping[str, Sequence[Sample]]:
-        """Samples by metric. fold maps a workflow to the label it is shown under. Raises as the pool does."""
-        counts: dict[tuple[str, ...], float] = {}
+    async def ask(self, fold: Callable[[str], str], workflows: Collection[str]) -> Mapping[str, Sequence[Sample]]:
+        """Samples by metric. fold maps a workflow to the label it is shown under. Raises as the pool does.
+
+        Every workflow of ours has every series, at 0: a series that comes and goes is no ground for an alert.
+        """
+        counts: dict[tuple[str, ...], float] = {(w, state): 0 for w in workflows for state in LIVE}
         recalls = 0
-        ages: dict[tuple[str, ...], float] = {}
+        ages: dict[tuple[str, ...], float] = dict.fromkeys(((w,) for w in workflows), 0.0)
         async with self._pool.acquire() as conn:
             for name, state, number, age in await queries.counts(conn):
                 workflow = fold(name)

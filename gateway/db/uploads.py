@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -96,7 +97,7 @@ class Uploads:
         mode: str | None,
     ) -> Upload:
         """Open an upload. Raises BucketGone."""
-        upload_id = os.urandom(24).hex()
+        upload_id = f"{time.time_ns():016x}{os.urandom(16).hex()}"  # uploads of a key list in order of initiation
         row = await self._pool.fetchrow(
             """INSERT INTO upload (bucket_id, key, upload_id, initiated, initiator_id, owner_id, storage_class,
                                    content_type, headers, metadata, tags, acl, checksum_algorithm, checksum_type, mode)

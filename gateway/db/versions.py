@@ -44,8 +44,8 @@ SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now, true AS
   {CONTENT}
 """
 
-# mode 1: the version with this seq and rnd. 2: the null version a read resolves to, the newest that is not skipped,
-# else the newest. 3: the newest ready version (while_scanning = previous), else the newest not skipped. 4: as 1, null
+# mode 1: the version with this seq and rnd. 2: the null version a read resolves to: the current one, else
+# the newest that is not skipped, else the newest. 3: the newest ready version (while_scanning = previous), else the newest not skipped. 4: as 1, null
 # versions too, whose seq and rnd only the gateway knows.
 RESOLVE_OTHER = f"""
 SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now,
@@ -65,7 +65,7 @@ SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now,
            UNION ALL
            (SELECT s.* FROM version s
              WHERE q.mode = 2 AND s.bucket_id = q.bucket_id AND s.key = q.key AND s.is_null
-             ORDER BY s.state IN (1, 2, 5) DESC, s.seq DESC LIMIT 1)
+             ORDER BY s.seq IS NOT DISTINCT FROM h.current_seq DESC, s.state IN (1, 2, 5) DESC, s.seq DESC LIMIT 1)
            UNION ALL
            (SELECT s.* FROM version s
              WHERE q.mode = 3 AND s.bucket_id = q.bucket_id AND s.key = q.key
