@@ -158,7 +158,7 @@ CREATE INDEX gap_dependency ON gap (dependency, run_id);
 
 CREATE TABLE sweep (                      -- maintenance that one process of the fleet does at a time
     name   text PRIMARY KEY,
-    ran_at timestamptz NOT NULL DEFAULT now(),
+    ran_at timestamptz NOT NULL DEFAULT to_timestamp(0),
     cursor bigint NOT NULL DEFAULT 0      -- how far it came
 );
 

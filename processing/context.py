@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -90,10 +90,15 @@ class Context:
             self.on_progress(event)
 
     async def open(self, span: ByteSpan = WHOLE) -> AsyncIterator[bytes]:
-        """The content's bytes. Raises the tiers' errors."""
-        async for chunk in self.subjects.open(self.item.content, span):
-            self.heartbeat()
-            yield chunk
+        """The content's bytes. Raises the tiers' errors. Closing it early closes the source, and what it holds open."""
+        chunks = self.subjects.open(self.item.content, span)
+        try:
+            async for chunk in chunks:
+                self.heartbeat()
+                yield chunk
+        finally:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()
 
     def read(self, span: ByteSpan = WHOLE) -> Iterator[bytes]:
         """The same bytes for a plain ``def`` activity, from its thread."""

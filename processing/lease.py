@@ -16,7 +16,7 @@ import asyncpg
 import structlog
 
 from processing import store
-from processing.journal import jitter
+from processing.journal import OUTAGES, jitter
 
 log = structlog.get_logger("sluice.engine")
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
@@ -102,7 +102,7 @@ class WorkerLease:
                     if conn is None or conn.is_closed():
                         conn = await asyncio.wait_for(self._connect(), self._ttl / 3)
                     await asyncio.wait_for(self._beat(conn), self._ttl / 3)
-                except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                except (*OUTAGES, asyncpg.PostgresError) as error:
                     log.warning("heartbeat-failed", error=type(error).__name__)
                     if conn is not None:
                         conn.terminate()

@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg
 import structlog
 
-from processing.journal import jitter
+from processing.journal import OUTAGES, jitter
 
 log = structlog.get_logger("sluice.notifier")
 
@@ -120,7 +120,7 @@ class Notifier:
                 try:
                     async with self._lock:
                         await conn.execute(_SEND, CHANNEL, batch, timeout=self._probe)
-                except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                except (*OUTAGES, asyncpg.PostgresError) as error:
                     log.warning("hints-lost", count=len(batch), error=type(error).__name__)
                     self._gone.set()
             await asyncio.sleep(COALESCE)
@@ -136,7 +136,7 @@ class Notifier:
                 if not first.done():
                     first.set_result(None)
                 await self._stay()
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (*OUTAGES, asyncpg.PostgresError) as error:
                 log.warning("listen-failed", error=type(error).__name__)
             finally:
                 if not first.done():

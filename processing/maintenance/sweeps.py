@@ -50,19 +50,24 @@ class Sweeps:
                 log.warning("sweep-failed", sweep=sweep.name, error=type(error).__name__, exc_info=True)
 
     async def _one(self, sweep: Sweep, force: bool) -> None:
+        interval = 0.0 if force else sweep.interval
         async with self._pool.acquire() as conn:
             due = await conn.fetchval(
-                "SELECT NOT EXISTS (SELECT FROM sweep WHERE name = $1 AND ran_at > clock_timestamp()"
-                " - $2::float8 * interval '1 second')",
+                "SELECT ran_at <= clock_timestamp() - $2::float8 * interval '1 second' FROM sweep WHERE name = $1",
                 sweep.name,
-                0.0 if force else sweep.interval,
+                interval,
             )
-            if not due:
+            if due is None:
+                await conn.execute("INSERT INTO sweep (name) VALUES ($1) ON CONFLICT DO NOTHING", sweep.name)
+            elif not due:
                 return
             async with conn.transaction():
-                await conn.execute("INSERT INTO sweep (name) VALUES ($1) ON CONFLICT DO NOTHING", sweep.name)
+                # Under the lock, look again: another process may just have done it.
                 row = await conn.fetchrow(
-                    "SELECT cursor, ran_at FROM sweep WHERE name = $1 FOR UPDATE SKIP LOCKED", sweep.name
+                    "SELECT cursor, ran_at FROM sweep WHERE name = $1"
+                    " AND ran_at <= clock_timestamp() - $2::float8 * interval '1 second' FOR UPDATE SKIP LOCKED",
+                    sweep.name,
+                    interval,
                 )
                 if row is None:
                     return
