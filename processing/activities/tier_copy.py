@@ -3,8 +3,9 @@ errors put into the engine's words."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import cast
 from uuid import UUID, uuid4
 
 from processing.context import Context
@@ -66,8 +67,9 @@ async def copy_into(ctx: Context, content: Content, target: Tier) -> UUID:
     try:
         digest = Verifier(content.digest, content.part_sizes)
         staging: Staging = ctx.services["staging"]
-        with tier_errors(_source(content, target)):
-            size = await staging.receive(_watched(ctx, content), sink, [digest])
+        async with aclosing(_watched(ctx, content)) as chunks:
+            with tier_errors(_source(content, target)):
+                size = await staging.receive(chunks, sink, [digest])
         if size != content.size or not digest.matches():
             raise FatalError("corrupt-source")
         with tier_errors(target.name):
@@ -91,12 +93,13 @@ def _source(content: Content, target: Tier) -> str:
     return next((piece.tier for piece in content.pieces if piece.tier not in (INLINE, target.name)), target.name)
 
 
-async def _watched(ctx: Context, content: Content) -> AsyncIterator[bytes]:
+async def _watched(ctx: Context, content: Content) -> AsyncGenerator[bytes, None]:
     done = told = 0
-    async for chunk in ctx.subjects.open(content):
-        ctx.heartbeat()
-        done += len(chunk)
-        if done - told >= PROGRESS_EVERY:
-            told = done
-            ctx.progress(100.0 * done / max(1, content.size), "Copying", bytes=done)
-        yield chunk
+    async with aclosing(cast(AsyncGenerator[bytes, None], ctx.subjects.open(content))) as chunks:
+        async for chunk in chunks:
+            ctx.heartbeat()
+            done += len(chunk)
+            if done - told >= PROGRESS_EVERY:
+                told = done
+                ctx.progress(100.0 * done / max(1, content.size), "Copying", bytes=done)
+            yield chunk

@@ -23,8 +23,6 @@ async def tier_recall_promote(item: Item, ctx: Context) -> Mapping[str, Any]:
     if content.state != "ready":
         raise FatalError("superseded")
     days = int(item.input.get("days", 1))
-    if not content.pieces:
-        return {"bytes": 0}
     placement: Placement = ctx.services["placement"]
     home = tier_named(ctx, placement.landing(STANDARD))
     blob = await copy_into(ctx, content, home)

@@ -115,7 +115,8 @@ class FaultyReader(AroundReader):
         given = 0
         async for data in self.inner:
             if fault is not None and given + len(data) > fault.after:
-                yield data[: fault.after - given]
+                if fault.after > given:
+                    yield data[: fault.after - given]
                 raise fault.error
             given += len(data)
             yield data

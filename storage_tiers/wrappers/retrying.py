@@ -119,7 +119,8 @@ class ResumingReader:
         while True:
             try:
                 async for data in self._inner:
-                    done, failures = done + len(data), 0
+                    done += len(data)
+                    failures = 0 if data else failures
                     yield data
                 return
             except TierUnavailable:

@@ -34,14 +34,14 @@ class Rate:
             self._held -= count
 
     async def settle(self) -> None:
-        """Wait until no debt is left."""
+        """Wait until the debt is paid."""
         while True:
             with self._lock:
                 now = self._clock()
                 self._held = min(self.rate, self._held + (now - self._at) * self.rate)
                 self._at = now
                 debt = -self._held
-            if debt <= 0:
+            if debt < 1:  # less than a byte: what rounding leaves
                 return
             await self._sleep(debt / self.rate)
 
