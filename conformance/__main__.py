@@ -30,6 +30,7 @@ CATEGORIES = (
     "headers-sigv4",
     "presigned/anon",
 )
+TIMEOUT = 300  # seconds for one test: some put 2,000 objects one after the other, and machines are busy
 LOCATION = "eu-west-1"  # a constraint that CreateBucket is given and GetBucketLocation has to echo
 
 
@@ -87,6 +88,7 @@ def run(
     command = [str(suite / "run_s3tests.sh"), "--host", "localhost", "--port", str(server.port), "-n", jobs]
     command += ["--main", server.main.argument(), "--alt", server.alt.argument(), "--tenant", server.tenant.argument()]
     command += ["--tiers", TIERS, "--cats", ",".join(CATEGORIES), "--location", LOCATION, "--name", name]
+    command += ["--timeout", str(TIMEOUT)]
     if transport.startswith("tls"):
         command.append("--secure")
     if only:
