@@ -45,8 +45,8 @@ SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now, true AS
 """
 
 # mode 1: the version with this seq and rnd. 2: the null version a read resolves to: the current one, else
-# the newest that is not skipped, else the newest. 3: the newest ready version (while_scanning = previous), else the newest not skipped. 4: as 1, null
-# versions too, whose seq and rnd only the gateway knows.
+# the newest that is not skipped, else the newest. 3: the newest ready version (while_scanning = previous), else the
+# newest not skipped. 4: as 1, null versions too, whose seq and rnd only the gateway knows.
 RESOLVE_OTHER = f"""
 SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now,
        v.seq IS NOT DISTINCT FROM h.current_seq AS is_current,
