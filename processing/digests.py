@@ -1,8 +1,8 @@
 """Typed digests of content, and their verification while bytes flow.
 
 ``sha256:hex`` is SHA-256 over all bytes. ``sha256-tree:hex`` is that of a content made of parts whose own digests are
-known but whose bytes nobody read as one: SHA-256 over each part's size (8 bytes, big-endian) and SHA-256. The two are
-told apart by type, since the preimage of a tree is itself a possible content.
+known but whose bytes nobody read as one: SHA-256 over the parts' SHA-256 digests. The two are told apart by type, since
+the preimage of a tree is itself a possible content.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ def whole(sha256: bytes) -> str:
     return f"{WHOLE}:{sha256.hex()}"
 
 
-def tree(parts: Iterable[tuple[int, bytes]]) -> str:
-    """The typed digest of content made of parts, each given as its size in bytes and its SHA-256, in order."""
+def tree(parts: Iterable[bytes]) -> str:
+    """The typed digest of content made of parts, each given by its SHA-256, in order."""
     digest = hashlib.sha256()
-    for size, sha256 in parts:
-        digest.update(size.to_bytes(8, "big"))
+    for sha256 in parts:
         digest.update(sha256)
     return f"{TREE}:{digest.hexdigest()}"
 
@@ -40,7 +39,7 @@ class Verifier:
         self.checks = kind == WHOLE or (kind == TREE and bool(part_sizes))
         self._digest = digest
         self._sizes = iter(part_sizes) if kind == TREE else None
-        self._parts: list[tuple[int, bytes]] = []
+        self._parts: list[bytes] = []
         self._excess = False  # more bytes came than the parts have
         self._left = self._size = self._next()
         self._sha256 = hashlib.sha256()
@@ -73,7 +72,7 @@ class Verifier:
 
     def _close_parts(self) -> None:
         while self._size is not None and not self._left:
-            self._parts.append((self._size, self._sha256.digest()))
+            self._parts.append(self._sha256.digest())
             self._left = self._size = self._next()
             self._sha256 = hashlib.sha256()
 

@@ -29,7 +29,10 @@ SELECT q.i, v.bucket_id, v.key, v.seq, v.rnd, v.is_null, v.state, v.size, v.dige
        CASE WHEN v.blob IS NULL AND v.extents > 0 THEN (
            SELECT jsonb_agg(jsonb_build_array(e.blob, e.blob_offset, e.length, eb.tier) ORDER BY e.idx)
              FROM extent e JOIN blob eb ON eb.id = e.blob
-            WHERE e.bucket_id = v.bucket_id AND e.key = v.key AND e.seq = v.seq) END AS spans
+            WHERE e.bucket_id = v.bucket_id AND e.key = v.key AND e.seq = v.seq) END AS spans,
+       CASE WHEN v.digest LIKE 'sha256-tree:%' THEN (
+           SELECT array_agg(p.size ORDER BY p.number) FROM version_part p
+            WHERE p.bucket_id = v.bucket_id AND p.key = v.key AND p.seq = v.seq) END AS part_sizes
   FROM unnest($1::int[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[]) AS q (i, bucket_id, key, seq, rnd)
   JOIN version v ON v.bucket_id = q.bucket_id AND v.key = q.key AND v.seq = q.seq AND v.rnd = q.rnd
   JOIN bucket b ON b.id = v.bucket_id
@@ -435,4 +438,5 @@ def content_of(row: asyncpg.Record) -> Content:
         allowed=row["allowed"],
         generation=row["generation"],
         restore=restore,
+        part_sizes=row["part_sizes"] or (),
     )

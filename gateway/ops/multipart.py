@@ -22,6 +22,7 @@ from gateway.s3 import messages
 from gateway.s3.call import Call
 from gateway.s3.errors import S3Error, invalid_argument
 from gateway.services import Services
+from processing.digests import tree, whole
 
 MIN_PART = 5 << 20  # bytes, of every part but the last (S3 user guide, "Amazon S3 multipart upload limits")
 MAX_OBJECT = 5 << 40
@@ -179,8 +180,8 @@ def _digest(parts: Sequence[PartRow]) -> str:
     The types differ, so that a plain file made of the digests cannot borrow the object's verdict.
     """
     if len(parts) == 1:
-        return f"sha256:{parts[0].sha256.hex()}"
-    return f"sha256-tree:{hashlib.sha256(b''.join(part.sha256 for part in parts)).hexdigest()}"
+        return whole(parts[0].sha256)
+    return tree(part.sha256 for part in parts)
 
 
 async def _repeated(call: Call, sv: Services, name: str, request: bytes) -> Reply:
