@@ -21,6 +21,7 @@ LINE_LIMIT = 64 << 10  # a key of 1,024 bytes escaped threefold, or a presigned 
 HEADER_LIMIT = 256  # lines
 READ_BUFFER = 512 << 10  # aiohttp pauses the socket at twice this
 WRITE_BUFFER = 512 << 10
+STOP_POLL = 0.05
 LINGER = 10.0  # seconds in which the rest of a refused body is read and thrown away
 
 
@@ -56,10 +57,20 @@ class Connection(web.RequestHandler):
             # Part of a head has come and no request is being served: the rest has to follow soon.
             self._head_timer = self._loop.call_later(self._head_timeout, self.force_close)
 
+    @property
+    def idle(self) -> bool:
+        """No request is being served, nor any part of one here."""
+        return self._waiter is not None and not self._messages and self._head_timer is None
+
+    @property
+    def ending(self) -> bool:
+        """The server is going down: this request is the connection's last."""
+        manager = self._manager
+        return isinstance(manager, Server) and manager.ending
+
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The peer will send no more. A request that is whole is still answered; anything else ends here."""
-        idle = self._waiter is not None and not self._messages
-        if self.ssl_context is not None or idle:
+        if self.ssl_context is not None or (self._waiter is not None and not self._messages):
             return None
         self._break_body(EndOfStream())
         self.close()
@@ -100,6 +111,7 @@ class Server(web.Server):
     ) -> None:
         super().__init__(handler, handler_cancellation=True, **options)  # type: ignore[arg-type]
         self._head_timeout = head_timeout
+        self.ending = False
 
     def _make_request(
         self,
@@ -163,9 +175,21 @@ class Listener:
 
     async def stop(self, grace: float = 15.0) -> None:
         """Accept nothing more, let requests end for up to grace seconds, then cut what is left."""
-        for server in self._listening:
-            server.close()
-        if self._server is not None:
-            self._server.pre_shutdown()
-            await self._server.shutdown(grace)
+        for listening in self._listening:
+            listening.close()
         self._listening.clear()
+        server = self._server
+        if server is None:
+            return
+        # aiohttp's own shutdown drops the rest of bodies that are on their way in: wait first.
+        server.ending = True
+        loop = asyncio.get_running_loop()
+        end = loop.time() + grace
+        while True:
+            for connection in server.connections:
+                if isinstance(connection, Connection) and connection.idle:
+                    connection.force_close()
+            if not server.connections or loop.time() >= end:
+                break
+            await asyncio.sleep(STOP_POLL)
+        await server.shutdown(STOP_POLL)

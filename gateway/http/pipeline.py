@@ -224,10 +224,13 @@ class Pipeline:
         )
 
     def _must_close(self, request: web.BaseRequest, trace: Trace) -> bool:
-        """Whether the connection cannot be used for another request because of what is left of this one's body."""
+        """Whether the connection cannot be used for another request: the server is going down, or too much of this
+        one's body is left."""
+        protocol = request.protocol
+        if getattr(protocol, "ending", False):
+            return True
         if request.content.is_eof():
             return False
-        protocol = request.protocol
         if "100-continue" in request.headers.get("Expect", "").lower() and (trace.body is None or trace.body.withheld):
             protocol._lingering_time = OFFER  # the body may never come (RFC 9110, 10.1.1)
             return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -127,8 +128,8 @@ class Engine:
 class House:
     """One serving process's parts on an event loop of their own, in a thread, so that tests can block."""
 
-    def __init__(self, dsn: str, **settings: Any) -> None:
-        self.dsn = dsn
+    def __init__(self, dsn: str, tls: ssl.SSLContext | None = None, **settings: Any) -> None:
+        self.dsn, self.tls = dsn, tls
         self.settings = Settings(
             **{"read_wait": 10.0, "sync_timeout": 10.0, "pool_size": 8, "domain": "s3.test", **settings}
         )
@@ -198,7 +199,7 @@ class House:
         self.pipeline = Pipeline(self.services)
         self.listener = Listener(self.pipeline.handle, head_timeout=self.settings.header_timeout)
         sock = socket.create_server(("127.0.0.1", 0))
-        await self.listener.start([sock])
+        await self.listener.start([sock], self.tls)
         self.port = self.listener.ports[0]
 
     async def _stop(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 from types import TracebackType
@@ -28,8 +29,10 @@ class Answer:
 class Wire:
     """One TCP connection to the S3 port."""
 
-    def __init__(self, port: int, timeout: float = 20.0) -> None:
+    def __init__(self, port: int, timeout: float = 20.0, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         self.file = self.socket.makefile("rb")
 
     def send(self, data: bytes) -> None:

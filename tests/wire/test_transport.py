@@ -300,6 +300,26 @@ def test_over_the_limit_of_requests_is_slow_down(worker_dsn: str, s3: Any, bucke
         house.stop()
 
 
+def test_going_down_lets_an_upload_end(worker_dsn: str, s3: Any, bucket: str) -> None:
+    house = House(worker_dsn).start()
+    root = signer(house.port, ROOT)
+    idle, busy = Wire(house.port), Wire(house.port)
+    idle.send(root.request("GET", f"/{bucket}"))
+    assert idle.answer().status == 200
+    request = root.request("PUT", f"/{bucket}/k", body=b"x" * 2_000_000)
+    busy.send(request[:1_000_000])
+    house.wait(lambda: house.pipeline.in_flight == 1)
+    stopping = house.submit(house.listener.stop(10))
+    assert idle.ended()
+    busy.send(request[1_000_000:])
+    answer = busy.answer()
+    assert answer.status == 200 and answer.headers["connection"] == "close"
+    assert busy.ended()
+    stopping.result(10)
+    house.stop()
+    assert s3.head_object(Bucket=bucket, Key="k")["ContentLength"] == 2_000_000
+
+
 # --- bodies as they are sent -------------------------------------------------------------------------------------
 
 
