@@ -264,7 +264,10 @@ class _Child:
             child = cls(_spawn(argument, theirs), ours)
         try:
             async with asyncio.timeout(limits.start):
-                child.network = str((await child._header())["hello"]["network"])
+                hello = (await child._header())["hello"]
+                if "error" in hello:
+                    raise SandboxError("start", f"a sandboxed child does not start: {hello['error']}")
+                child.network = str(hello["network"])
         except (TimeoutError, _ChildDied, KeyError, TypeError):
             await child.kill()
             raise SandboxError("start", "a sandboxed child does not start") from None
@@ -352,7 +355,13 @@ class _Child:
 def _spawn(argument: str, sock: socket.socket) -> subprocess.Popen[bytes]:
     # Nothing of our environment: it holds secrets. Own session: Ctrl-C on the terminal is the owner's to handle.
     # -P: never import from the working folder.
-    environment = {"PYTHONPATH": str(_ROOT), "PATH": os.defpath, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    paths = [str(_ROOT), *(path for path in sys.path if path.startswith("/"))]  # it finds what we find
+    environment = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PATH": os.defpath,
+        "LC_ALL": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     return subprocess.Popen(
         [sys.executable, "-P", "-s", "-m", "processing.sandbox_child", argument],
         stdin=sock.fileno(),

@@ -27,8 +27,12 @@ NOBODY = 65534
 def main() -> None:
     limits = json.loads(sys.argv[1])
     sock = socket.socket(fileno=0)
-    table: Mapping[str, Operation] = importlib.import_module(limits["table"]).load()
-    hello = restrict(limits)
+    try:
+        table: Mapping[str, Operation] = importlib.import_module(limits["table"]).load()
+        hello = restrict(limits)
+    except Exception as error:  # no content has been seen yet, so its text is safe
+        sock.sendall(frame({"hello": {"error": f"{type(error).__name__}: {error}"}}))
+        return
     sock.sendall(frame({"hello": hello}))
     with sock.makefile("rb") as stream:
         while prefix := stream.read(PREFIX.size):

@@ -158,7 +158,7 @@ def test_infected_file_is_not_opened_for_its_text(clamd: ClamdServer) -> None:
 
 
 def test_executable_named_pdf() -> None:
-    facts = {"key": b"report.pdf", "declared_type": "application/pdf"}
+    facts: dict[str, Any] = {"key": b"report.pdf", "declared_type": "application/pdf"}
     free = process(documents.executable(), **facts)
     assert free.verdict is Verdict.READY
     assert free.outcome is not None
