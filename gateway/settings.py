@@ -34,10 +34,11 @@ def setting(
     group: str = "",
 ) -> Any:
     """A field of the settings with its documentation. choices and least are checked at load."""
+    shown = not secret  # not in repr, so in no traceback and no log line
     meta = {"doc": doc, "secret": secret, "choices": tuple(choices), "least": least, "group": group}
     if callable(default):
-        return field(default_factory=default, metadata=meta)
-    return field(default=default, metadata=meta)
+        return field(default_factory=default, metadata=meta, repr=shown)
+    return field(default=default, metadata=meta, repr=shown)
 
 
 def default_data_dir() -> Path:
@@ -100,6 +101,9 @@ class Settings:
     admin_host: str = setting("127.0.0.1", "Address of the admin port.")
     admin_port: int = setting(9001, "Port of health, metrics and admin API; 0 takes a free one.", least=0)
     domain: str | None = setting(None, "Domain of virtual-host style requests (bucket.domain). None: path style only.")
+    trusted_proxies: tuple[str, ...] = setting(
+        (), "Addresses or networks (CIDR) of proxies whose X-Forwarded-* headers say what host a client signed."
+    )
     tls_cert: Path | None = setting(None, "Certificate chain (PEM) of the S3 port; read again on SIGHUP.")
     tls_key: Path | None = setting(None, "Private key (PEM) of tls_cert.")
     workers: int = setting(0, "Serving processes; 0: one per core.", least=0)
@@ -157,6 +161,11 @@ class Settings:
     unreachable: str = setting(
         "wait",
         "What becomes of content while the scanner is away; allow marks it as not scanned.",
+        choices=("wait", "allow"),
+    )
+    unreachable: str = setting(
+        "wait",
+        "Content that comes while the scanner is away: wait for it, or allow (served unscanned, scanned later).",
         choices=("wait", "allow"),
     )
     enforce_type_match: bool = setting(False, "Quarantine content whose type contradicts its name or declared type.")

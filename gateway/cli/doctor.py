@@ -16,7 +16,7 @@ from gateway.cli.session import with_core
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.app import Core
+    from gateway.core import Core
 
 LOW = 0.05  # share of a file system below which free space is worth a warning
 LIMIT = 4096  # open files a busy process may want
@@ -68,9 +68,9 @@ def _local(settings: Settings) -> list[dict[str, Any]]:
             rows.append(_row("certificate", "failed", str(error)))
     import resource
 
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    state = "ok" if soft >= LIMIT or soft == resource.RLIM_INFINITY else "degraded"
-    rows.append(_row("open files", state, "" if state == "ok" else f"the limit is {soft}; ulimit -n {LIMIT} or more"))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    state = "ok" if hard >= LIMIT or hard == resource.RLIM_INFINITY else "degraded"
+    rows.append(_row("open files", state, "" if state == "ok" else f"the limit is {hard}; ulimit -Hn {LIMIT} or more"))
     return rows
 
 

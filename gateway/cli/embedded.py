@@ -8,6 +8,7 @@ under ``OUTSIDE`` and linked from where it is expected.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
@@ -20,7 +21,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -397,20 +398,19 @@ def _outside_home(data_dir: Path, link: Path) -> Path:
 
 
 def _outside_programs(install: Path) -> Path:
-    """A copy of the server's programs that any user may run."""
+    """A copy of the server's programs that any user may run: of the package and of the folder of libraries beside it,
+    which the programs find by their place to each other."""
+    package = install.parent
     digest = hashlib.sha256(f"{install}{(install / 'bin' / 'postgres').stat().st_mtime_ns}".encode()).hexdigest()[:12]
     target = OUTSIDE / f"programs-{digest}"
     if not target.exists():
         OUTSIDE.mkdir(parents=True, exist_ok=True, mode=0o755)
         fresh = Path(tempfile.mkdtemp(dir=OUTSIDE))
-        shutil.copytree(install, fresh / "pginstall", symlinks=True)
-        _replace(lambda: (fresh / "pginstall").rename(target))
+        fresh.chmod(0o755)
+        for folder in (package, package.with_name(f"{package.name}.libs")):
+            if folder.exists():
+                shutil.copytree(folder, fresh / folder.name, symlinks=True, ignore=shutil.ignore_patterns("*.py*"))
+        with contextlib.suppress(OSError):  # another start was quicker
+            fresh.rename(target)
         shutil.rmtree(fresh, ignore_errors=True)
-    return target
-
-
-def _replace(rename: Callable[[], object]) -> None:
-    try:
-        rename()
-    except OSError:  # another start was quicker
-        return
+    return target / package.name / install.name

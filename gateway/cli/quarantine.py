@@ -13,7 +13,7 @@ from gateway.db.errors import DatabaseError, NoSuchVersion, NotReviewable
 from gateway.domain.objects import State
 
 if TYPE_CHECKING:
-    from gateway.app import Core
+    from gateway.core import Core
     from gateway.db.quarantine import Held
 
 COLUMNS = ["bucket", "key", "version", "state", "code", "detail", "size", "modified", "run_id"]

@@ -13,7 +13,7 @@ from gateway.db.errors import NoSuchVersion, NotReviewable
 from gateway.domain.objects import parse_version_id
 
 if TYPE_CHECKING:
-    from gateway.app import Core
+    from gateway.core import Core
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from processing.failures import Conflict
 from processing.model import RunState
 
 if TYPE_CHECKING:
-    from gateway.app import Core
+    from gateway.core import Core
 
 STATES = [state.name.lower() for state in RunState]
 COLUMNS = ["run_id", "workflow", "state", "key", "cursor", "failures", "recoveries", "error_code", "created_at"]

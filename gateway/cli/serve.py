@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -22,6 +23,7 @@ from gateway.cli.supervise import Supervisor
 from gateway.settings import Settings
 
 HELP = "start the service: database, S3 port, admin port, processing"
+OPEN_FILES = 65_536
 SERVE_NOTE = "serve.json"  # in run_dir: where a running service listens, for the other commands
 
 
@@ -33,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from gateway.telemetry import logs
 
     settings = settings_of(args)
+    raise_limits()
     logs.configure(settings.log_level, settings.log_format, "supervisor")
     signal.signal(signal.SIGTERM, _stop_starting)
     folders(settings)
@@ -69,6 +72,14 @@ def run(args: argparse.Namespace) -> int:
         if server is not None:
             server.stop()
         lock.release()
+
+
+def raise_limits() -> None:
+    """As many open files as we may have: each connection and each blob being read is one. Children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def bind(host: str, port: int, backlog: int) -> list[socket.socket]:

@@ -21,7 +21,7 @@ from gateway.keys.ring import KeyRing, KeyRingError
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.app import Core
+    from gateway.core import Core
 
 T = TypeVar("T")
 HINTS = 0.1  # seconds in which word of what was done reaches the running processes
@@ -112,7 +112,7 @@ def with_core(settings: Settings, work: Callable[[Core], Awaitable[T]]) -> T:
 
 
 async def _run_core(settings: Settings, work: Callable[[Core], Awaitable[T]]) -> T:
-    from gateway.app import build
+    from gateway.core import build
     from gateway.policy import PolicyError
 
     assert settings.database_url is not None

@@ -32,7 +32,7 @@ from processing.model import RunState
 from processing.scanner import Scanner, ScannerError
 
 if TYPE_CHECKING:
-    from gateway.app import Core
+    from gateway.core import Core
 
 log = structlog.get_logger("sluice.admin")
 BODY_LIMIT = 1 << 20
@@ -200,7 +200,7 @@ class Admin:
         fold = self._core.policy.vocabulary.workflows
         asked: dict[str, Sequence[Sample]] = {"sluice_build_info": [((__version__,), 1)]}
         try:
-            asked |= await self._gauges.ask(fold)
+            asked |= await self._gauges.ask(fold, self._core.policy.registry.workflows)
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             log.warning("the database did not answer a scrape")  # the processes' own figures are still worth having
         asked |= await _scanner(self._core.scanner)

@@ -14,7 +14,7 @@ from storage_tiers.tier import Tier, TierError
 if TYPE_CHECKING:
     import asyncpg
 
-    from gateway.app import Core
+    from gateway.core import Core
 
 LAG = 60.0  # seconds a run may wait for a worker before somebody should look
 

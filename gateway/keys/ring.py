@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import hmac
 import os
+import threading
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -79,7 +80,7 @@ def load_ring(configured: str | None, path: Path) -> KeyRing:
 
 def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "w") as file:
         file.write(os.urandom(KEY).hex() + "\n")
