@@ -56,7 +56,6 @@ def activity_settings(settings: Settings) -> ActivitySettings:
         blocked_extensions=settings.blocked_extensions,
         unscannable=settings.unscannable,
         unreachable=settings.unreachable,
-        unreachable=settings.unreachable,
         extract_bytes=settings.extract_max_bytes,
         extract_seconds=settings.extract_timeout,
     )

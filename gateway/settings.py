@@ -163,11 +163,6 @@ class Settings:
         "What becomes of content while the scanner is away; allow marks it as not scanned.",
         choices=("wait", "allow"),
     )
-    unreachable: str = setting(
-        "wait",
-        "Content that comes while the scanner is away: wait for it, or allow (served unscanned, scanned later).",
-        choices=("wait", "allow"),
-    )
     enforce_type_match: bool = setting(False, "Quarantine content whose type contradicts its name or declared type.")
     blocked_extensions: tuple[str, ...] = setting(
         ("builtin",), "Extensions that are quarantined; builtin stands for the built-in list of programs."
