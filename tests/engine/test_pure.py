@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from processing import machine
+from processing.content_types import extension
 from processing.failures import BLOCK_REASONS, FAILURES, Park, dependency_code, retryable, sentence
 from processing.maintenance.pruner import NARROW, WIDE, width_for
 from processing.model import RunState
-from processing.pipelines import Pipeline, Pipelines, Rule, extension_of, parse_pipelines
+from processing.pipelines import Pipeline, Pipelines, Rule, parse_pipelines
 from processing.registry import ConfigurationError, Definition, Registry, Step, Workflow, activity, planned
 from processing.retry import Backoff, poll_interval
 
@@ -201,7 +202,7 @@ def test_pipelines_of_the_configuration_file() -> None:
 
 
 def test_extensions() -> None:
-    assert [extension_of(k) for k in (b"a/b.TXT", b".hidden", b"a.b/c", b"x.tar.gz", b"")] == ["txt", "", "", "gz", ""]
+    assert [extension(k) for k in (b"a/b.TXT", b".hidden", b"a.b/c", b"x.tar.gz", b"")] == ["txt", "", "", "gz", ""]
 
 
 def test_ranges_follow_the_rate() -> None:
