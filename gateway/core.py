@@ -19,6 +19,7 @@ from gateway.db.pool import open_pool
 from gateway.db.quarantine import Quarantine
 from gateway.db.recalls import Recalls
 from gateway.db.review import Review
+from gateway.db.runs import Chosen
 from gateway.db.subjects import VersionSubjects
 from gateway.db.undecided import undecided
 from gateway.db.uploads import Uploads
@@ -127,10 +128,13 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
     owner.append(engine)
     subjects.engine = engine
 
-    def fingerprint(bucket: Bucket, key: bytes, declared_type: str | None) -> str | None:
-        """What a verdict depends on beside the content; None while the scanner's signatures are not known."""
-        chosen = policy.pipelines.select(bucket.name, key, declared_type).fingerprint
-        return chosen if scanner is None else signature.joined(chosen)
+    def choose(bucket: Bucket, key: bytes, declared_type: str | None) -> Chosen:
+        """Verdicts are lent while the scanner's signatures are known and every activity says what it looks at."""
+        definition = policy.pipelines.select(bucket.name, key, declared_type)
+        if not policy.registry.lends(definition):
+            return Chosen(definition.pipeline, None)
+        known = definition.fingerprint if scanner is None else signature.joined(definition.fingerprint)
+        return Chosen(definition.pipeline, known)
 
     grace = settings.blob_grace
     recalls = Recalls(pool, engine, lifecycle_day=settings.lifecycle_day, blob_grace=grace)
@@ -141,7 +145,7 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
         buckets=buckets,
         versions=versions,
         completions=Completions(
-            pool, engine, placement, fingerprint=fingerprint, blob_grace=grace, verdict_ttl=settings.verdict_ttl
+            pool, engine, placement, choose=choose, blob_grace=grace, verdict_ttl=settings.verdict_ttl
         ),
         uploads=Uploads(pool, blob_grace=grace),
         deletions=Deletions(pool, engine, blob_grace=grace),
@@ -155,7 +159,7 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
         metrics=metrics,
     )
     review = Review(
-        pool, engine, placement, waiting, buckets, fingerprint=fingerprint, blob_grace=grace,
+        pool, engine, placement, waiting, buckets, choose=choose, blob_grace=grace,
         retention=settings.quarantine_retention,
     )  # fmt: skip
     collector = Collector(

@@ -252,6 +252,16 @@ CREATE TABLE allowed_digest (             -- released with --allow-digest: passe
     PRIMARY KEY (account_id, digest)
 );
 
+CREATE TABLE rescan (                     -- content that policy let through while the scanner was away
+    bucket_id bigint NOT NULL,
+    key       bytea  NOT NULL,
+    seq       bigint NOT NULL,
+    rnd       bigint NOT NULL,
+    due_at    timestamptz NOT NULL,
+    PRIMARY KEY (bucket_id, key, seq)
+);
+CREATE INDEX rescan_due ON rescan (due_at);
+
 CREATE TABLE audit (
     id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at     timestamptz NOT NULL DEFAULT now(),

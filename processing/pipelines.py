@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from processing.content_types import extension
 from processing.registry import ConfigurationError, Definition, Registry, Step
 
 SCAN = "scan_malware"
@@ -54,13 +55,6 @@ class Pipeline:
     unscanned: bool = False
 
 
-def extension_of(key: bytes) -> str:
-    """The lower-case extension of a key's last segment, without the dot; "" when it has none."""
-    segment = key.rsplit(b"/", 1)[-1]
-    stem, dot, extension = segment.rpartition(b".")
-    return extension.decode("utf-8", "replace").lower() if dot and stem else ""
-
-
 def type_matches(pattern: str, declared: str | None) -> bool:
     """Whether a declared content type (parameters ignored) is the pattern or of its family."""
     plain = (declared or "").partition(";")[0].strip().lower()
@@ -99,9 +93,9 @@ class Pipelines:
     def select(self, bucket: str, key: bytes, declared_type: str | None, workflow: str = "post_upload") -> Definition:
         """The definition for a new version: its ``pipeline`` goes into NewRun, its ``fingerprint`` into the verdict
         key."""
-        extension = extension_of(key)
+        suffix = extension(key)
         for pipeline in self._declared:
-            if pipeline.workflow == workflow and pipeline.rule.matches(bucket, key, extension, declared_type):
+            if pipeline.workflow == workflow and pipeline.rule.matches(bucket, key, suffix, declared_type):
                 return self._registry.definition(workflow, pipeline.name)
         return self._registry.definition(workflow)
 

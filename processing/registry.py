@@ -19,6 +19,7 @@ ActivityFunction = Callable[[Item, Context], Awaitable[Result]] | Callable[[Item
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENTRY_POINTS = "sluice.activities"
+IN_VERDICT_KEY = frozenset({"content", "extension", "declared_type"})
 
 
 class ConfigurationError(ValueError):
@@ -266,6 +267,11 @@ class Registry:
                 raise ConfigurationError(f"unknown workflow {workflow}")
             found = self.define(workflow, "", known.steps)
         return found
+
+    def lends(self, definition: Definition) -> bool:
+        """Whether its verdicts may be lent: every activity says what it looks at, and the verdict key covers that."""
+        seen = [self.activities[name].looks_at for name in definition.names if name in self.activities]
+        return all(each is not None and each <= IN_VERDICT_KEY for each in seen)
 
     def definitions(self) -> list[Definition]:
         """Every definition made so far."""

@@ -40,7 +40,7 @@ from gateway.db.insertion import (
     share_source,
 )
 from gateway.domain.ids import blob_id, random64
-from gateway.domain.objects import NULL_ID, Bucket, State, Versioning, VersionRef, WriteCondition
+from gateway.domain.objects import NULL_ID, State, Versioning, VersionRef, WriteCondition
 from processing.model import Enqueued, NewRun
 from processing.ports import Conn
 from storage_tiers.placement import Placement
@@ -69,7 +69,7 @@ class Written:
 
 
 class Completions:
-    """fingerprint names the pipeline that decides about (bucket, key, declared type), or None: no verdict is reused."""
+    """Stores new versions; choose names the pipeline that decides about each."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class Completions:
         engine: heads.Runs,
         placement: Placement,
         *,
-        fingerprint: Callable[[Bucket, bytes, str | None], str | None],
+        choose: runs.Choose,
         blob_grace: float,
         verdict_ttl: float,
     ) -> None:
         self._pool, self._engine, self._placement = pool, engine, placement
-        self._fingerprint, self.grace, self._ttl = fingerprint, blob_grace, verdict_ttl
+        self._choose, self.grace, self._ttl = choose, blob_grace, verdict_ttl
         self._batches: Batcher[Completion, Completed] = Batcher(
             self._fly,
             key=lambda c: (c.bucket.id, c.key),
@@ -232,10 +232,13 @@ class Completions:
         refs = [VersionRef(c.bucket.id, c.key, locked[c.bucket.id, c.key].seq + 1, random64()) for c in batch]
         content = [await self._content(conn, i, c) for i, c in enumerate(batch)]
         await self._blobs(conn, batch, content)
-        prints = [self._fingerprint(c.bucket, c.key, c.attributes.content_type) for c in batch]
+        chosen = [self._choose(c.bucket, c.key, c.attributes.content_type) for c in batch]
+        prints = [each.fingerprint for each in chosen]
         known = await self._known(conn, batch, content, prints)
         scanning = [i for i in range(len(batch)) if known[i] is None]
-        new_runs = [runs.post_upload(batch[i].bucket.owner.id, refs[i], batch[i].digest) for i in scanning]
+        new_runs = [
+            runs.post_upload(batch[i].bucket.owner.id, refs[i], batch[i].digest, chosen[i].pipeline) for i in scanning
+        ]
         for i, verdict in enumerate(known):
             if verdict is not None and verdict.state is State.READY:
                 new_runs += self.follow_ups(batch[i].bucket.owner.id, refs[i], batch[i].attributes.storage_class)

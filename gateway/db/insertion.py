@@ -138,13 +138,12 @@ async def share_source(conn: Conn, source: Shared) -> Layout | None:
         ids = [r["blob"] for r in found]
     if not await blobs.share(conn, ids):
         return None
-    lends = row["verdict_of"] != "released" and "degraded" not in row["processing"]
     return Layout(
         blob,
         offset,
         extents,
         row["parts"],
-        ready=lends,
+        ready=row["verdict_of"] != "released" and verdicts.lendable(None, row["processing"]),
         fingerprint=row["fingerprint"],
         source=source.source,
         source_type=row["content_type"],

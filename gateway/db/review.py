@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 
 import asyncpg
 
 from gateway.db import audit, heads, runs
+from gateway.db.buckets import Buckets
 from gateway.db.errors import NoSuchVersion, NotReviewable
 from gateway.db.waiting import Waiting
 from gateway.domain.ids import random64
@@ -23,12 +24,15 @@ class Review:
         engine: heads.Runs,
         placement: Placement,
         waiting: Waiting,
+        buckets: Buckets,
         *,
-        fingerprint: Callable[[Bucket, bytes, str | None], str | None],
+        choose: runs.Choose,
         blob_grace: float,
+        retention: float,
     ) -> None:
         self._pool, self._engine, self._placement, self._waiting = pool, engine, placement, waiting
-        self._fingerprint, self._grace = fingerprint, blob_grace
+        self._buckets = buckets
+        self._choose, self._grace, self._retention = choose, blob_grace, retention
 
     async def release(
         self,
@@ -115,7 +119,8 @@ class Review:
                     raise NotReviewable(f"run {live} of this version is still live")
                 generation = row["generation"] + 1
                 scanning = hold or row["state"] in (State.FAILED, State.SCANNING)
-                run = runs.post_upload(bucket.owner.id, ref, row["digest"], generation)
+                chosen = self._choose(bucket, ref.key, row["content_type"])
+                run = runs.post_upload(bucket.owner.id, ref, row["digest"], chosen.pipeline, generation)
                 if not scanning:
                     run = runs.reprocess(run, State(row["state"]))
                 enqueued = await self._engine.enqueue(conn, [run])
@@ -128,7 +133,7 @@ class Review:
                     *_name(ref),
                     generation,
                     enqueued[0].run_id,
-                    self._fingerprint(bucket, ref.key, row["content_type"]),
+                    chosen.fingerprint,
                     scanning,
                 )
                 await heads.recompute(conn, [(ref.bucket_id, ref.key)])
@@ -138,6 +143,53 @@ class Review:
             raise
         self._engine.launch(enqueued)
         return enqueued[0].run_id
+
+    async def rescan(self, limit: int = 50) -> int:
+        """Reprocess what was let through unscanned some time ago; where the scanner is still away it is planned anew.
+
+        Returns how many runs were started.
+        """
+        rows = await self._pool.fetch(
+            """UPDATE rescan r SET due_at = now() + interval '1 minute'
+                 FROM (SELECT bucket_id, key, seq FROM rescan WHERE due_at <= now()
+                        ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED) due
+                WHERE r.bucket_id = due.bucket_id AND r.key = due.key AND r.seq = due.seq
+               RETURNING r.bucket_id, r.key, r.seq, r.rnd""",
+            limit,
+        )
+        started = 0
+        for row in rows:
+            ref, bucket = VersionRef(*row), await self._buckets.by_id(row["bucket_id"])
+            try:
+                if bucket is not None:
+                    await self.reprocess(bucket, ref, who="rescan")
+                    started += 1
+            except NoSuchVersion:
+                pass
+            except NotReviewable:
+                continue  # a run is live: its verdict, or the next round
+            await self._pool.execute(
+                "DELETE FROM rescan WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4", *_name(ref)
+            )
+        return started
+
+    async def expire(self, limit: int = 100) -> int:
+        """Delete quarantined versions that are older than their retention. Returns how many."""
+        rows = await self._pool.fetch(
+            """SELECT bucket_id, key, seq, rnd FROM version
+                WHERE state IN (3, 4) AND state = 3 AND modified < now() - $1 * interval '1 second' LIMIT $2""",
+            self._retention,
+            limit,
+        )
+        for row in rows:
+            ref = VersionRef(*row)
+            async with self._pool.acquire() as conn, conn.transaction():
+                with contextlib.suppress(NoSuchVersion):
+                    _, held = await self._hold(conn, ref)
+                    if held["state"] == State.QUARANTINED:
+                        await heads.remove_versions(conn, self._engine, [ref], self._grace)
+                        await heads.recompute(conn, [(ref.bucket_id, ref.key)])
+        return len(rows)
 
     async def delete(self, bucket: Bucket, ref: VersionRef, *, who: str, why: str) -> None:
         """Delete one held version for good. Raises NotReviewable (not held), NoSuchVersion."""

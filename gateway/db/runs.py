@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from gateway.domain.objects import State, VersionRef
+from gateway.domain.objects import Bucket, State, VersionRef
 from processing.model import NewRun, Subject
 
 
@@ -17,10 +18,27 @@ def ref_of(subject: Subject) -> VersionRef:
     return VersionRef(subject.bucket_id, subject.key, subject.seq, subject.rnd)
 
 
-def post_upload(tenant: int, ref: VersionRef, digest: str, generation: int = 1) -> NewRun:
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The pipeline that decides about a version. fingerprint: what its verdicts depend on beside the content, or None
+    when they are lent to nobody (not known now, or an activity does not say what it looks at)."""
+
+    pipeline: str
+    fingerprint: str | None
+
+
+Choose = Callable[[Bucket, bytes, str | None], Chosen]  # of bucket, key, declared type
+
+
+def post_upload(tenant: int, ref: VersionRef, digest: str, pipeline: str, generation: int = 1) -> NewRun:
     """Scan, extract and finalize one version; reprocessing takes the next generation."""
     return NewRun(
-        f"post:{ref.version_id}:{digest}:{generation}", "post_upload", tenant, subject(ref), {"generation": generation}
+        f"post:{ref.version_id}:{digest}:{generation}",
+        "post_upload",
+        tenant,
+        subject(ref),
+        {"generation": generation},
+        pipeline=pipeline,
     )
 
 

@@ -53,6 +53,7 @@ SWAPS: Mapping[tuple[State, Verdict], State] = {
     (State.QUARANTINED, Verdict.FAILED): State.QUARANTINED,
 }
 WORKFLOWS_OF_TIERS = ("tier.move", "tier.recall")
+RESCAN_AFTER = 60.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ class VersionSubjects:
         moved = [s for s in changed if s.after in (State.QUARANTINED, State.FAILED) or s.before is State.QUARANTINED]
         await heads.recompute(conn, [(s.ref.bucket_id, s.ref.key) for s in moved])
         await self._record_verdicts(conn, changed, done)
+        await self._plan_rescans(conn, [s for s in changed if s.after is State.READY and s.ref not in superseded])
         follow_ups: list[NewRun] = []
         for s in ready:
             row = done[s.ref]
@@ -220,7 +222,7 @@ class VersionSubjects:
             row = rows[s.ref]
             if s.outcome.verdict is Verdict.FAILED or row["fingerprint"] is None or row["digest"] is None:
                 continue
-            if not lendable(s.outcome):
+            if not verdicts.lendable(s.outcome.code, s.outcome.processing):
                 continue
             key = verdicts.verdict_key(row["digest"], row["fingerprint"], s.ref.key, row["content_type"])
             state = State.READY if s.outcome.verdict is Verdict.READY else State.QUARANTINED
@@ -228,6 +230,22 @@ class VersionSubjects:
                 (row["account_id"], key, state, s.outcome.code, s.outcome.detail, row["processing"], s.outcome.run_id)
             )
         await verdicts.record(conn, lent)
+
+    async def _plan_rescans(self, conn: Conn, swaps: Sequence[_Swap]) -> None:
+        """Content that policy let through while the scanner was away is scanned later (``Review.rescan``)."""
+        unseen = [s.ref for s in swaps if _scan(s.outcome).get("rescan")]
+        if unseen:
+            await conn.execute(
+                """INSERT INTO rescan (bucket_id, key, seq, rnd, due_at)
+                   SELECT b, k, s, r, now() + $5 * interval '1 second'
+                     FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[]) AS q (b, k, s, r)
+                   ON CONFLICT (bucket_id, key, seq) DO UPDATE SET rnd = excluded.rnd, due_at = excluded.due_at""",
+                [ref.bucket_id for ref in unseen],
+                [ref.key for ref in unseen],
+                [ref.seq for ref in unseen],
+                [ref.rnd for ref in unseen],
+                RESCAN_AFTER,
+            )
 
     async def _give_up_recalls(self, conn: Conn, outcomes: Sequence[Outcome]) -> None:
         subjects = [o.subject for o in outcomes if o.subject is not None]
@@ -386,6 +404,11 @@ def _sha256(digest: str) -> bytes | None:
     return bytes.fromhex(value) if kind == "sha256" else None
 
 
+def _scan(outcome: Outcome) -> Mapping[str, Any]:
+    found = outcome.processing.get("scan")
+    return found if isinstance(found, Mapping) else {}
+
+
 def expiry(now: datetime, days: int, day: float) -> datetime:
     """When a restored copy ends: S3 rounds up to the next midnight UTC; a shortened day (tests) is not rounded."""
     until = now.astimezone(UTC) + timedelta(seconds=days * day)
@@ -400,14 +423,6 @@ def swap_of(outcome: Outcome) -> _Swap | None:
         return None
     before = State(outcome.input.get("from", State.SCANNING))
     return _Swap(outcome, runs.ref_of(outcome.subject), before, SWAPS[before, outcome.verdict])
-
-
-def lendable(outcome: Outcome) -> bool:
-    """Whether this verdict may be lent to equal content."""
-    if outcome.code == "unscannable" or "degraded" in outcome.processing:
-        return False
-    scan = outcome.processing.get("scan")
-    return not (isinstance(scan, Mapping) and (scan.get("allowed") or scan.get("unscannable") or scan.get("degraded")))
 
 
 def content_of(row: asyncpg.Record) -> Content:

@@ -20,6 +20,17 @@ class KnownVerdict:
     processing: Mapping[str, Any]
 
 
+def lendable(code: str | None, processing: Mapping[str, Any]) -> bool:
+    """Whether what a run found may be lent to equal content, or go with a copy: only what a machine decided in full.
+
+    Nothing unscannable, degraded, or let through by policy or by a person.
+    """
+    if code == "unscannable" or "degraded" in processing or "released" in processing:
+        return False
+    scan = processing.get("scan")
+    return not (isinstance(scan, Mapping) and scan.get("allowed"))
+
+
 def verdict_key(digest: str, fingerprint: str, key: bytes, declared_type: str | None) -> bytes:
     """What has to be equal for a verdict to be lent: typed digest, pipeline, extension, declared type."""
     parts = (digest, fingerprint, extension(key), declared_type or "")

@@ -360,3 +360,46 @@ def test_waiting_is_woken_by_the_verdict(run: Any) -> None:
         assert await asyncio.wait_for(waiter, 1)
 
     run(story)
+
+
+def test_the_chosen_pipeline_goes_with_the_run(run: Any) -> None:
+    async def story(w: World) -> None:
+        b = await new_bucket(w.pool)
+        done = await w.put(b, b"k", b"x")
+        assert done.run_id is not None and w.engine.runs[done.run_id].pipeline == "chosen"
+
+    run(story, pipeline="chosen")
+
+
+def test_what_was_let_through_unscanned_is_scanned_later(run: Any) -> None:
+    """B169: allow is no verdict: it is lent to nobody, goes with no copy, and is looked at again."""
+
+    async def story(w: World) -> None:
+        b = await new_bucket(w.pool)
+        scan = {"scan": {"scanned": False, "reason": "unreachable", "allowed": True, "rescan": True}}
+        one = await w.put(b, b"k", b"x")
+        await w.decide(one, found=scan)
+        assert await w.read(b, b"k") == "ready:x"
+        assert (await w.put(b, b"k2", b"x")).state is State.SCANNING
+        assert (await w.put(b, b"k3", b"x", source=Shared(one.ref))).state is State.SCANNING
+        assert await w.review.rescan() == 0  # not yet
+        await w.pool.execute("UPDATE rescan SET due_at = now()")
+        assert await w.review.rescan() == 1
+        assert await rows(w, "rescan") == 0
+        generation, run_id = await w.pool.fetchrow("SELECT generation, run_id FROM version WHERE key = 'k'")  # type: ignore[misc]
+        assert generation == 2 and w.engine.runs[run_id].input == {"generation": 2, "from": int(State.READY)}
+        assert await w.read(b, b"k") == "ready:x"  # served meanwhile
+
+    run(story)
+
+
+def test_quarantine_has_a_retention(run: Any) -> None:
+    async def story(w: World) -> None:
+        b = await new_bucket(w.pool)
+        await w.decide(await w.put(b, b"k", b"evil"), Verdict.QUARANTINED, "malware")
+        assert await w.review.expire() == 0
+        await w.pool.execute("UPDATE version SET modified = now() - interval '2 hours'")
+        assert await w.review.expire() == 1
+        assert await rows(w, "version") == await rows(w, "head") == 0
+
+    run(story)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import asyncpg
 
 from gateway.db.blobs import Blobs
+from gateway.db.buckets import Buckets
 from gateway.db.collector import Collector
 from gateway.db.completion import Completed, Completion, Completions, Inline, Shared
 from gateway.db.deletion import Deletions
+from gateway.db.review import Review
+from gateway.db.runs import Chosen
 from gateway.db.subjects import VersionSubjects
 from gateway.db.uploads import Uploads
 from gateway.db.versions import Versions
@@ -59,7 +62,7 @@ class Silent:
 
 
 class World:
-    def __init__(self, pool: asyncpg.Pool, fingerprint: str | None = "fp") -> None:
+    def __init__(self, pool: asyncpg.Pool, fingerprint: str | None = "fp", pipeline: str = "") -> None:
         self.pool = pool
         self.engine = Engine()
         self.tier = MemoryTier("standard")
@@ -71,13 +74,27 @@ class World:
             pool, self.blobs, self.placement, self.waiting, owner=lambda: None, blob_grace=0.0, lifecycle_day=86400.0
         )
         self.subjects.engine = self.engine
+
+        def choose(bucket: Bucket, key: bytes, declared_type: str | None) -> Chosen:
+            return Chosen(pipeline, fingerprint)
+
         self.completions = Completions(
             pool,
             self.engine,
             self.placement,
-            fingerprint=lambda bucket, key, kind: fingerprint,
+            choose=choose,
             blob_grace=0.0,
             verdict_ttl=3600.0,
+        )
+        self.review = Review(
+            pool,
+            self.engine,
+            self.placement,
+            self.waiting,
+            Buckets(pool),
+            choose=choose,
+            blob_grace=0.0,
+            retention=3600.0,
         )
         self.deletions = Deletions(pool, self.engine, blob_grace=0.0)
         self.uploads = Uploads(pool, blob_grace=0.0)
@@ -112,13 +129,21 @@ class World:
     async def put(self, bucket: Bucket, key: bytes, data: bytes, **more: Any) -> Completed:
         return await self.completions.complete(self.completion(bucket, key, data, **more))
 
-    async def decide(self, done: Completed, verdict: Verdict = Verdict.READY, code: str | None = None) -> list[NewRun]:
+    async def decide(
+        self,
+        done: Completed,
+        verdict: Verdict = Verdict.READY,
+        code: str | None = None,
+        found: Mapping[str, Any] | None = None,
+    ) -> list[NewRun]:
         """End the run of a version, as the engine does."""
         assert done.run_id is not None
         run = self.engine.runs[done.run_id]
         assert run.subject is not None
         state = RunState.FAILED if verdict is Verdict.FAILED else RunState.COMPLETED
-        outcome = Outcome(done.run_id, "post_upload", run.subject, state, verdict, code, None, {"sniffed": "x"})
+        outcome = Outcome(
+            done.run_id, "post_upload", run.subject, state, verdict, code, None, found or {"sniffed": "x"}
+        )
         async with self.pool.acquire() as conn, conn.transaction():
             assert await self.subjects.lock(conn, [run.subject]) == {run.subject}
             follow_ups = await self.subjects.settle(conn, [outcome])
