@@ -202,7 +202,13 @@ def test_pipelines_of_the_configuration_file() -> None:
 
 
 def test_extensions() -> None:
-    assert [extension(k) for k in (b"a/b.TXT", b".hidden", b"a.b/c", b"x.tar.gz", b"")] == ["txt", "", "", "gz", ""]
+    assert [extension(k) for k in (b"a/b.TXT", b".hidden", b"a.b/c", b"x.tar.gz", b"")] == [
+        "txt",
+        "hidden",
+        "",
+        "gz",
+        "",
+    ]
 
 
 def test_ranges_follow_the_rate() -> None:
