@@ -34,8 +34,12 @@ class Signer:
         *,
         payload: str = "UNSIGNED-PAYLOAD",
         now: datetime | None = None,
+        canonical_query: str | None = None,
     ) -> dict[str, str]:
-        """All headers of a signed request. target is raw, payload the value of x-amz-content-sha256."""
+        """All headers of a signed request. target is raw, payload the value of x-amz-content-sha256.
+
+        canonical_query: signed instead of the target's own query, in order.
+        """
         stamp = f"{(now or datetime.now(UTC)):%Y%m%dT%H%M%SZ}"
         full = {"host": self.host, "x-amz-date": stamp, "x-amz-content-sha256": payload}
         full |= {name.lower(): value for name, value in (headers or {}).items()}
@@ -44,7 +48,8 @@ class Signer:
         path, _, query = target.partition("?")
         pairs = sorted(pair if "=" in pair else pair + "=" for pair in query.split("&") if pair)
         lines = "".join(f"{name}:{' '.join(full[name].split())}\n" for name in names)
-        canonical = "\n".join([method, path, "&".join(pairs), lines, ";".join(names), payload])
+        query = "&".join(pairs) if canonical_query is None else canonical_query
+        canonical = "\n".join([method, path, query, lines, ";".join(names), payload])
         scope = f"{stamp[:8]}/{self.region}/s3/aws4_request"
         to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
         signature = hmac.digest(self.key(stamp[:8]), to_sign.encode(), "sha256").hex()

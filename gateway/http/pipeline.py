@@ -27,7 +27,7 @@ from gateway.ops.failures import translate
 from gateway.s3 import chunked, messages, sigv4
 from gateway.s3.call import Call, Parsed, Target, parse
 from gateway.s3.errors import S3Error
-from gateway.s3.headers import Headers
+from gateway.s3.headers import Headers, signed_hosts, trusted_peer
 from gateway.s3.operations import OPERATIONS, BodyKind, resolve
 from gateway.services import Services
 
@@ -38,6 +38,7 @@ Handler = Callable[[Call, Services], Awaitable[Reply]]
 FAMILIES = (service, buckets, objects, copy, multipart, listing)
 UNKNOWN = "Unknown"  # the operation's name in metrics and logs while there is none
 SOON = {"Retry-After": "1", "x-amz-retry-after": "1000"}
+LINGER = 10.0  # seconds, and
 DRAIN = 256 << 20  # bytes of a refused body that are read and thrown away before the connection is given up
 OFFER = 2.0  # seconds in which a client that was refused before "100 Continue" may close by itself
 
@@ -100,6 +101,7 @@ class Pipeline:
                 raise
             except Exception as error:  # the content failed before its first byte: there is still time to say so
                 sent = await self._send(request, trace, self._failure(request, trace, error))
+            await self._drain(request, trace)
             return sent
         finally:
             self._in_flight -= 1
@@ -114,10 +116,11 @@ class Pipeline:
             if self._in_flight > self._sv.settings.max_in_flight:
                 raise S3Error("SlowDown", headers=SOON)
             headers = Headers(request.raw_headers)
-            trace.parsed = parsed = parse(request.method, request.raw_path, headers, self._sv.settings.domain)
+            hosts = self._hosts(request, headers)
+            trace.parsed = parsed = parse(request.method, request.raw_path, headers, self._sv.settings.domain, hosts)
             operation = resolve(parsed.method, parsed.target, parsed.query, headers)
             trace.operation = operation.name
-            caller, payload, signed = await self._authenticate(parsed, trace)
+            caller, payload, signed = await self._authenticate(parsed, hosts, trace)
             trace.call = call = Call(
                 request_id=trace.request_id,
                 method=parsed.method,
@@ -143,8 +146,13 @@ class Pipeline:
         except Exception as error:
             return self._failure(request, trace, error)
 
+    def _hosts(self, request: web.BaseRequest, headers: Headers) -> tuple[str, ...]:
+        """The host values that the request may have been signed for."""
+        proxies = self._sv.settings.trusted_proxies
+        return signed_hosts(headers, trusted=trusted_peer(request.remote, proxies), secure=request.secure)
+
     async def _authenticate(
-        self, parsed: Parsed, trace: Trace
+        self, parsed: Parsed, hosts: tuple[str, ...], trace: Trace
     ) -> tuple[Caller, sigv4.Payload, sigv4.Signed | None]:
         """Who sends this. Anonymous when nothing is presented; whatever is presented must hold."""
         settings = self._sv.settings
@@ -157,6 +165,7 @@ class Pipeline:
                 now=self._sv.clock(),
                 region=settings.region,
                 regions=settings.regions,
+                hosts=hosts,
             )
             if presented is None:
                 return ANONYMOUS, sigv4.payload_of(parsed.headers), None
@@ -235,6 +244,21 @@ class Pipeline:
             protocol._lingering_time = OFFER  # the body may never come (RFC 9110, 10.1.1)
             return True
         return trace.error is not None and (request.content_length or DRAIN) >= DRAIN
+
+    async def _drain(self, request: web.BaseRequest, trace: Trace) -> None:
+        """Read and throw away what a refused client is still sending, within bounds: closing at once would reset the
+        connection, and the answer might be lost with it."""
+        content, left = request.content, DRAIN
+        if content.is_eof() or request.protocol._lingering_time == OFFER:
+            return
+        try:
+            async with asyncio.timeout(LINGER):
+                while not content.is_eof() and left > 0:
+                    left -= len(await content.readany())
+        except Exception:  # too slow, broken off or gone: nobody is left to be polite to
+            left = 0
+        if left <= 0:
+            request.protocol._lingering_time = 0.0
 
     def _failure(self, request: web.BaseRequest, trace: Trace, error: Exception) -> Reply:
         known = translate(error)

@@ -112,8 +112,13 @@ async def _write(request: web.BaseRequest, data: bytes, limits: PaceLimits) -> N
     writer = request.writer
     await writer.write(data, drain=False)  # type: ignore[call-arg]
     if request.protocol.writing_paused:
-        async with asyncio.timeout(limits.stall):
-            await writer.drain()
+        try:
+            async with asyncio.timeout(limits.stall):
+                await writer.drain()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the client does not read") from None
 
 
 def _head(

@@ -28,6 +28,8 @@ from gateway.db.identities import Identities
 from gateway.db.listing import Listing
 from gateway.db.pool import open_pool
 from gateway.db.recalls import Recalls
+from gateway.db.runs import Chosen
+from gateway.db.runs import Chosen
 from gateway.db.subjects import VersionSubjects
 from gateway.db.uploads import Uploads
 from gateway.db.versions import Versions
@@ -183,7 +185,7 @@ class House:
             buckets=Buckets(pool, blob_grace=0.0),
             versions=versions,
             completions=Completions(
-                pool, self.engine, placement, fingerprint=lambda *_: None, blob_grace=0.0, verdict_ttl=0.0
+                pool, self.engine, placement, choose=lambda *_: Chosen("", None), blob_grace=0.0, verdict_ttl=0.0
             ),
             uploads=Uploads(pool, blob_grace=0.0),
             deletions=Deletions(pool, self.engine, blob_grace=0.0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import socket
 import threading
 import time
@@ -87,6 +88,20 @@ def test_b047_an_early_refusal_reaches_a_client_that_is_still_sending(house: Hou
         assert (answer.status, answer.code) == (404, "NoSuchUpload")
         wire.send(root.request("GET", f"/{bucket}"))  # and the connection is still good
         assert wire.answer().status == 200
+
+
+def test_what_is_drained_is_bounded(
+    house: House, root: Signer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.http.pipeline.DRAIN", 1 << 20)
+    target = f"/{bucket}/k?partNumber=1&uploadId=nope"
+    with Wire(house.port) as wire:
+        wire.send(head("PUT", target, root.headers("PUT", target, {"Content-Length": str(5 << 30)})))
+        answer = wire.answer()
+        assert answer.status == 404 and answer.headers["connection"] == "close"
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                wire.send(b"x" * (1 << 20))
 
 
 @pytest.mark.parametrize("size", [100, 1 << 20])
@@ -198,6 +213,24 @@ def test_an_upload_without_any_length_is_411(house: House, root: Signer, bucket:
     assert (answer.status, answer.code) == (411, "MissingContentLength")
 
 
+def test_b055_two_hundred_slow_senders_do_not_hold_up_another(house: House, root: Signer, s3: Any, bucket: str) -> None:
+    slow = [Wire(house.port) for _ in range(200)]
+    try:
+        for number, wire in enumerate(slow):
+            wire.send(root.request("PUT", f"/{bucket}/slow{number}", payload="UNSIGNED-PAYLOAD", length=100_000))
+            wire.send(b"x")
+        house.wait(lambda: house.pipeline.in_flight >= 200)
+        before = time.monotonic()
+        s3.put_object(Bucket=bucket, Key="fast", Body=b"x" * 100_000)
+        assert s3.get_object(Bucket=bucket, Key="fast")["Body"].read() == b"x" * 100_000
+        assert time.monotonic() - before < 10
+    finally:
+        for wire in slow:
+            wire.reset()
+    house.wait(lambda: house.pipeline.in_flight == 0)
+    house.wait(lambda: not house.tiers["standard"].staging)
+
+
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +329,23 @@ def test_over_the_limit_of_requests_is_slow_down(worker_dsn: str, s3: Any, bucke
         for each in waiting:
             each.close()
         house.wait(lambda: house.pipeline.in_flight == 0)  # a client that leaves frees its place
+    finally:
+        house.stop()
+
+
+def test_a_reader_that_does_not_read_is_cut(worker_dsn: str, bucket: str) -> None:
+    house = House(worker_dsn, body_timeout=0.3).start()
+    try:
+        root = signer(house.port, ROOT)
+        house.client().put_object(Bucket=bucket, Key="k", Body=b"x" * (32 << 20))
+        house.client().get_object(Bucket=bucket, Key="k", Range="bytes=0-0")["Body"].read()
+        house.wait(lambda: house.pipeline.in_flight == 0)
+        with Wire(house.port) as wire:
+            wire.send(root.request("GET", f"/{bucket}/k"))
+            house.wait(lambda: house.pipeline.in_flight == 1)
+            house.wait(lambda: house.pipeline.in_flight == 0)
+            with pytest.raises((ConnectionResetError, http.client.IncompleteRead)):
+                wire.answer()
     finally:
         house.stop()
 
