@@ -41,6 +41,9 @@ class Sweeps:
         self._pool = pool
         self._sweeps = sweeps
 
+    def __len__(self) -> int:
+        return len(self._sweeps)
+
     async def run(self, force: bool = False) -> None:
         """Do every sweep that is due (all, with force). One that fails does not stop the others."""
         for sweep in self._sweeps:

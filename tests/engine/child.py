@@ -70,7 +70,7 @@ async def four(item: Item, ctx: Context) -> Mapping[str, Any]:
 async def held(item: Item, ctx: Context) -> Mapping[str, Any]:
     """Holds until a row says otherwise; the process that began first waits for it, others go on at once."""
     pool: asyncpg.Pool = ctx.services["pool"]
-    first = await pool.fetchval("SELECT count(*) = 0 FROM effect WHERE run_id = $1", item.run_id)
+    first = await pool.fetchval("SELECT count(*) = 0 FROM effect WHERE run_id = $1 AND step = 'held'", item.run_id)
     await effect(item, ctx)
     while first and not await pool.fetchval("SELECT EXISTS (SELECT FROM flag WHERE name = 'go')"):
         ctx.heartbeat()

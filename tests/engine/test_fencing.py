@@ -13,8 +13,10 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import pytest
 
 from processing import store
+from processing.execution import Execution
 from processing.journal import OUTAGES
 from processing.model import (
     Enqueued,
@@ -95,6 +97,56 @@ def test_every_write_names_its_lease(dsn: str) -> None:
                 assert await store.journal(conn, [Entry(**rows_of(run_id, new.token))]) == {run_id}
 
     asyncio.run(main())
+
+
+def test_without_the_guard_stale_writes_would_land(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above: it is the token that keeps them out."""
+    for name in ("_JOURNAL", "_PARK", "_FINISH"):
+        statement = getattr(store, name)
+        assert statement.count("r.lease_token = u.token") == 1
+        monkeypatch.setattr(store, name, statement.replace("r.lease_token = u.token", "u.token IS NOT NULL"))
+
+    async def main() -> None:
+        async with running(dsn, *ALL, start=False) as kit:
+            answers = await kit.enqueue(*[NewRun(f"r{n}", "steps", 1) for n in range(3)])
+            async with kit.pool.acquire() as conn:
+                rows = []
+                for answer in answers:
+                    assert await store.take(conn, answer.run_id, 1, None) is not None
+                    rows.append(rows_of(answer.run_id, uuid4()))
+                assert len(await store.journal(conn, [Entry(**rows[0])])) == 1
+                assert len(await store.park(conn, [Parking(**rows[1], wake=1, deadline=2)], 1.0)) == 1
+                outcome = Outcome(answers[2].run_id, "steps", None, RunState.COMPLETED)
+                assert len(await store.finish(conn, [Finish(**rows[2], outcome=outcome, output="{}")])) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("rewrite", [True, False])
+def test_step_rows_that_a_crash_of_the_server_lost_are_written_again_at_the_end(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, rewrite: bool
+) -> None:
+    """Steps commit without waiting for the disk; a crash of the server may take the last of them. As its control, the
+    same without the second writing: the journal has holes."""
+    if not rewrite:
+        fields = Execution._fields
+        monkeypatch.setattr(Execution, "_fields", lambda self, everything=False: fields(self))
+
+    async def main() -> None:
+        await tables(dsn)
+        async with worker(dsn, ttl=10.0) as kit:
+            (answer,) = await kit.enqueue(NewRun("a", "held", 1))
+            await until(lambda: effects(kit, answer.run_id, 2))
+            execution = kit.engine._worker.held[answer.run_id]
+            await execution.flush()
+            assert await kit.value("SELECT count(*) FROM workflow_step") == 1
+            await kit.pool.execute("DELETE FROM workflow_step")
+            await kit.pool.execute("INSERT INTO flag VALUES ('go')")
+            assert await kit.ended(answer.run_id) is RunState.COMPLETED
+            steps = [step for step, _, _ in await kit.journal(answer.run_id)]
+            assert steps == (["one", "held"] if rewrite else ["held"])
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_journal_write_keeps_its_lease_until_it_has_committed(dsn: str) -> None:

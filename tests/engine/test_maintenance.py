@@ -50,9 +50,21 @@ async def parts(conn: Any, table: str) -> set[str]:
     return {row["n"] for row in rows}
 
 
+async def first_sweeps(kit: Any) -> None:
+    """The engine sweeps once when it starts; what a test prepares comes after that."""
+
+    async def done() -> bool:
+        return bool(
+            await kit.value("SELECT count(*) FROM sweep WHERE ran_at > '2000-01-01'") == len(kit.engine._sweeps)
+        )
+
+    await until(done)
+
+
 def test_a_row_without_a_range_is_kept_and_moved_into_one(dsn: str) -> None:
     async def main() -> None:
         async with running(dsn, *ALL, settings=QUIET) as kit:
+            await first_sweeps(kit)
             far = 8 * pruner.NARROW + 5
             await kit.pool.execute(f"ALTER TABLE workflow_run ALTER COLUMN run_id RESTART WITH {far}")
             (answer,) = await kit.enqueue(NewRun("a", "flow", 1))
@@ -81,6 +93,7 @@ def test_a_row_without_a_range_is_kept_and_moved_into_one(dsn: str) -> None:
 def test_ended_runs_are_deleted_and_their_ranges_dropped_never_emptied(dsn: str) -> None:
     async def main() -> None:
         async with running(dsn, *ALL, settings=QUIET) as kit:
+            await first_sweeps(kit)
             old = await kit.submit("decide")
             kept = await kit.submit("decide")
             for run_id in (old, kept):
@@ -121,6 +134,7 @@ def test_a_version_left_scanning_by_an_ended_run_is_failed(dsn: str) -> None:
             return {s for s in subjects if s in stuck}
 
         async with running(dsn, *ALL, undecided=undecided, scan_stale=0.0, settings=QUIET) as kit:
+            await first_sweeps(kit)
             run_id = await kit.submit("decide")
             fine = await kit.submit("decide")
             for each in (run_id, fine):
@@ -146,6 +160,7 @@ def test_what_the_owner_of_the_subjects_misses_is_enqueued(dsn: str) -> None:
             return [NewRun("missing", "flow", 1)]
 
         async with running(dsn, *ALL, wanted=[missing], settings=QUIET) as kit:
+            await first_sweeps(kit)
             await kit.engine.sweep()
             await kit.engine.sweep()
             run_id = await kit.value("SELECT run_id FROM workflow_run WHERE run_key = 'missing'")
@@ -158,6 +173,7 @@ def test_what_the_owner_of_the_subjects_misses_is_enqueued(dsn: str) -> None:
 def test_followers_whose_waker_died_are_woken(dsn: str) -> None:
     async def main() -> None:
         async with running(dsn, *ALL, settings=QUIET) as kit:
+            await first_sweeps(kit)
             leader = await kit.submit("wait", input={"key": "e"})
             follower = await kit.submit("wait", input={"key": f"run:{leader}"})
             listener = await kit.submit("wait", input={"key": "lost"})
@@ -180,6 +196,7 @@ def test_followers_whose_waker_died_are_woken(dsn: str) -> None:
 def test_runs_parked_on_a_breaker_that_has_closed_are_woken(dsn: str) -> None:
     async def main() -> None:
         async with running(dsn, *ALL, settings=QUIET) as kit:
+            await first_sweeps(kit)
             run_id = await kit.submit("wait", input={"key": "dep:scanner"})
             await kit.reaches(run_id, State.PARKED)
             async with kit.pool.acquire() as conn:
