@@ -29,7 +29,7 @@ async def check_installation(conn: Conn, blob_dir: Path, fingerprint: str) -> UU
             if marked is not None:
                 raise ForeignInstallation(
                     f"The blob folder {blob_dir} belongs to another database (installation {marked}), and this "
-                    "database is empty. Point DATABASE_URL at its own database, or use an empty folder (SLUICE_BLOB_DIR)."
+                    "database is empty. Point DATABASE_URL at its own one, or use an empty folder (SLUICE_BLOB_DIR)."
                 )
             row = await conn.fetchrow(
                 "INSERT INTO installation (id, key_fingerprint) VALUES ($1, $2) RETURNING id, key_fingerprint",
