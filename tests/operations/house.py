@@ -29,7 +29,6 @@ from gateway.db.listing import Listing
 from gateway.db.pool import open_pool
 from gateway.db.recalls import Recalls
 from gateway.db.runs import Chosen
-from gateway.db.runs import Chosen
 from gateway.db.subjects import VersionSubjects
 from gateway.db.uploads import Uploads
 from gateway.db.versions import Versions
