@@ -12,6 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -65,6 +66,11 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("root_access_key and root_secret_key belong together: give both or none.")
     if settings.engine.heartbeat * 3 > settings.engine.ttl:
         raise SettingsError("engine.heartbeat must be at most a third of engine.ttl.")
+    for network in settings.trusted_proxies:
+        try:
+            ip_network(network, strict=False)
+        except ValueError as error:
+            raise SettingsError(f"trusted_proxies: {error}.") from error
     names = set(settings.tier_configs)
     for storage_class, tier in settings.classes.items():
         if tier not in names:
