@@ -17,7 +17,6 @@ from asyncpg import Pool
 
 from processing import queries, store
 from processing.breakers import Breakers, wake_probes
-from processing.execution import Hooks, NoHooks, Surroundings
 from processing.failures import Conflict, retryable
 from processing.fills import fill
 from processing.journal import jitter
@@ -31,6 +30,7 @@ from processing.notifier import Notifier
 from processing.ports import Conn, Subjects, SubjectSuperseded
 from processing.registry import Definition, Registry
 from processing.retry import Backoff
+from processing.surroundings import Hooks, NoHooks, Surroundings
 from processing.worker import Worker
 
 __all__ = ["Engine", "EngineSettings", "Hooks", "NoHooks"]

@@ -7,23 +7,18 @@ Parking); the worker writes that.
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import structlog
 
-from processing.breakers import Breakers, Permit, wait_key
+from processing.breakers import Permit, wait_key
 from processing.context import Context, Item
 from processing.failures import Block, DependencyDown, FatalError, Park, Retry, retryable, sentence
 from processing.model import (
-    EngineSettings,
     Entry,
     EventRow,
     Finish,
@@ -35,10 +30,11 @@ from processing.model import (
     StepStatus,
     Verdict,
 )
-from processing.ports import Content, Subjects
-from processing.registry import Activity, Definition, Registry, Step, planned
+from processing.ports import Content
+from processing.registry import Activity, Definition, Step, planned
 from processing.retry import Backoff
 from processing.store import NotJson, dump, load
+from processing.surroundings import Surroundings
 
 log = structlog.get_logger("sluice.engine")
 
@@ -53,49 +49,6 @@ class Interrupt(StrEnum):
     LOST = "lost"  # the lease is gone: stop, write nothing
     CANCEL = "cancel"
     DRAIN = "drain"  # the process ends: hand back
-
-
-class Hooks(Protocol):
-    """What the engine tells whoever measures it. Every method returns at once and never raises."""
-
-    def step(self, step: str, outcome: str, seconds: float) -> None: ...
-    def retry(self, step: str) -> None: ...
-    def run(self, workflow: str, outcome: str, seconds: float) -> None: ...
-    def verdict(self, verdict: str, reason: str) -> None: ...
-    def recovery(self, kind: str, count: int) -> None: ...
-    def point(self, name: str) -> None:
-        """A border that crash tests stop at: claimed, started, flushed, finishing, finished, parking, parked."""
-
-
-class NoHooks:
-    """Measures nothing."""
-
-    def step(self, step: str, outcome: str, seconds: float) -> None: ...
-    def retry(self, step: str) -> None: ...
-    def run(self, workflow: str, outcome: str, seconds: float) -> None: ...
-    def verdict(self, verdict: str, reason: str) -> None: ...
-    def recovery(self, kind: str, count: int) -> None: ...
-    def point(self, name: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What every execution of a process shares."""
-
-    settings: EngineSettings
-    registry: Registry
-    subjects: Subjects
-    services: Mapping[str, Any]
-    app_settings: Any
-    breakers: Breakers
-    threads: Executor
-    hooks: Hooks
-    flush: Callable[[Entry], Awaitable[bool]]  # False: the lease is lost
-    definition: Callable[[str], Awaitable[tuple[Definition, int] | None]]  # stored definition and its order
-    order_of: Callable[[str], int]  # of a definition this process enqueues with; 0: unknown
-    now: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
-    chance: Callable[[], float] = random.random
 
 
 class LeaseLost(Exception):

@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 from asyncpg import Connection
 
 from processing.breakers import Breakers
-from processing.execution import Execution, NoHooks, Surroundings
+from processing.execution import Execution
 from processing.model import (
     EngineSettings,
     Entry,
@@ -38,6 +38,7 @@ from processing.model import (
 from processing.ports import Conn, Content, SubjectSuperseded
 from processing.registry import Activity, Registry, Step, Workflow, activity_of
 from processing.store import load
+from processing.surroundings import NoHooks, Surroundings
 from storage_tiers.tier import WHOLE, ByteSpan
 
 

@@ -13,12 +13,13 @@ import structlog
 from asyncpg import Pool
 
 from processing import store
-from processing.execution import Execution, Interrupt, LeaseLost, Surroundings
+from processing.execution import Execution, Interrupt, LeaseLost
 from processing.journal import OUTAGES, Committer, Later, jitter
 from processing.lease import WorkerLease
 from processing.model import Enqueued, Entry, Finish, Lease, NewRun, Outcome, Parking, Subject
 from processing.ports import Conn
 from processing.retry import poll_interval
+from processing.surroundings import Surroundings
 
 log = structlog.get_logger("sluice.engine")
 

@@ -8,7 +8,7 @@ import structlog
 from asyncpg import Pool
 
 from processing import store
-from processing.execution import Hooks
+from processing.surroundings import Hooks
 
 log = structlog.get_logger("sluice.engine")
 

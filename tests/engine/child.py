@@ -13,10 +13,10 @@ from typing import Any
 import asyncpg
 
 from processing.context import Context, Item
-from processing.execution import NoHooks
 from processing.failures import Park
 from processing.model import EngineSettings
 from processing.registry import Step, Workflow, activity
+from processing.surroundings import NoHooks
 from tests.engine.kit import QUICK, running
 
 TABLES = """
