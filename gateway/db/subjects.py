@@ -133,6 +133,9 @@ class VersionSubjects:
     async def settle(self, conn: Conn, outcomes: Sequence[Outcome]) -> list[NewRun]:
         recalls = [o for o in outcomes if o.workflow == "tier.recall" and o.state is not RunState.COMPLETED]
         await self._give_up_recalls(conn, recalls)
+        for outcome in outcomes:
+            if outcome.fills and outcome.subject is not None and outcome.state is RunState.COMPLETED:
+                await self._fill(conn, outcome, runs.ref_of(outcome.subject))
         swaps = [swap for o in outcomes if (swap := swap_of(o)) is not None]
         if not swaps:
             return []
@@ -230,6 +233,20 @@ class VersionSubjects:
                 (row["account_id"], key, state, s.outcome.code, s.outcome.detail, row["processing"], s.outcome.run_id)
             )
         await verdicts.record(conn, lent)
+
+    async def _fill(self, conn: Conn, outcome: Outcome, ref: VersionRef) -> None:
+        """A later run made up for optional steps that had been left out: their results, and no word about the state."""
+        await conn.execute(
+            """UPDATE version v
+                  SET processing = CASE WHEN d.rest = '{}' THEN (v.processing || $5) - 'degraded'
+                                        ELSE v.processing || $5 || jsonb_build_object('degraded', d.rest) END
+                 FROM (SELECT coalesce(processing -> 'degraded', '{}') - $6::text[] AS rest FROM version
+                        WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4) d
+                WHERE v.bucket_id = $1 AND v.key = $2 AND v.seq = $3 AND v.rnd = $4""",
+            *_name(ref),
+            {name: value for name, value in outcome.processing.items() if name != "degraded"},
+            list(outcome.fills),
+        )
 
     async def _plan_rescans(self, conn: Conn, swaps: Sequence[_Swap]) -> None:
         """Content that policy let through while the scanner was away is scanned later (``Review.rescan``)."""

@@ -13,9 +13,10 @@ from gateway.db.buckets import Buckets
 from gateway.db.deletion import DeleteCondition, Deleted, DeleteItem
 from gateway.db.errors import NoSuchKey, NoSuchUpload, PreconditionFailed, SourceGone
 from gateway.db.insertion import Inline, Shared
+from gateway.db.runs import subject
 from gateway.db.uploads import PartRow, Upload
 from gateway.domain.objects import Attributes, State, Versioning, WriteCondition, parse_version_id
-from processing.model import Verdict
+from processing.model import Outcome, RunState, Verdict
 from tests.db.rows import new_bucket
 from tests.db.world import World, world
 
@@ -401,5 +402,30 @@ def test_quarantine_has_a_retention(run: Any) -> None:
         await w.pool.execute("UPDATE version SET modified = now() - interval '2 hours'")
         assert await w.review.expire() == 1
         assert await rows(w, "version") == await rows(w, "head") == 0
+
+    run(story)
+
+
+def test_a_later_run_fills_what_was_left_out(run: Any) -> None:
+    async def story(w: World) -> None:
+        b = await new_bucket(w.pool)
+        done = await w.put(b, b"k", b"x")
+        left_out = {"a": 1, "degraded": {"extract_text": "extract-failed", "embed_text": "embed-failed"}}
+        await w.decide(done, found=left_out)
+        for step, rest in (("extract_text", {"embed_text": "embed-failed"}), ("embed_text", None)):
+            outcome = Outcome(
+                99,
+                "post_upload.fill",
+                subject(done.ref),
+                RunState.COMPLETED,
+                processing={step: "done"},
+                fills=(step,),
+            )
+            async with w.pool.acquire() as conn, conn.transaction():
+                await w.subjects.settle(conn, [outcome])
+            resolved = await w.versions.resolve(b, b"k")
+            assert resolved.version is not None and resolved.version.state is State.READY
+            assert resolved.version.processing.get("degraded") == rest
+            assert resolved.version.processing[step] == "done" and resolved.version.processing["a"] == 1
 
     run(story)
