@@ -1,4 +1,4 @@
-"""``house``, ``s3`` and ``bucket`` of tests/operations; ``start_whole``: a gateway with its engine, to a test's wishes."""
+"""What tests/operations gives (``house``, ``s3``, ``bucket``), and ``start_whole``: a gateway with its engine."""
 
 from __future__ import annotations
 
