@@ -1,7 +1,8 @@
 """The three lists that say what is expected of every test, and how a run compares with them.
 
 passing.txt: must pass, over HTTP and over TLS. left_out.txt: needs an operation that is not there; not judged.
-failing.txt: known to fail, each with its reason. A test is in exactly one of them.
+failing.txt: known to fail, each with its reason. A test is in exactly one of them, but for those that fail over one
+transport only: they are in passing.txt too, and their reason begins with "http: " or "tls: ".
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ class Lists:
     failing: Mapping[str, str]
 
 
-def load(folder: Path = HERE) -> Lists:
-    """Raises ValueError for a test in two lists."""
+def load(transport: str, folder: Path = HERE) -> Lists:
+    """What is expected over a transport, "http" or "tls". Raises ValueError for a test in two lists."""
     passing = frozenset(_read(folder / "passing.txt"))
     left_out, failing = _read(folder / "left_out.txt"), _read(folder / "failing.txt")
+    other = {"http": "tls: ", "tls": "http: "}[transport]
+    failing = {test: reason for test, reason in failing.items() if not reason.startswith(other)}
+    passing -= {test for test, reason in failing.items() if reason.startswith(f"{transport}: ")}
     twice = (passing & left_out.keys()) | (passing & failing.keys()) | (left_out.keys() & failing.keys())
     if twice:
         raise ValueError(f"in two lists: {', '.join(sorted(twice))}")

@@ -12,9 +12,11 @@ LISTS = Lists(frozenset({"a", "b"}), {"out": "PutBucketAcl"}, {"bad": "why"})
 
 
 def test_the_lists_are_disjoint_and_every_exception_has_a_reason() -> None:
-    lists = load()
-    assert all(lists.left_out.values())
-    assert all(lists.failing.values())
+    for transport in ("http", "tls"):
+        lists = load(transport)
+        assert lists.passing
+        assert all(lists.left_out.values())
+        assert all(lists.failing.values())
 
 
 def test_a_good_run() -> None:
@@ -54,7 +56,15 @@ def test_lists_are_read_as_they_are_written(tmp_path: Path) -> None:
     write_passing(frozenset({"y", "x"}), tmp_path)
     (tmp_path / "left_out.txt").write_text("# head\n\nz GetObjectAcl, PutObjectAcl\n")
     (tmp_path / "failing.txt").write_text("w because\n")
-    assert load(tmp_path) == Lists(frozenset({"x", "y"}), {"z": "GetObjectAcl, PutObjectAcl"}, {"w": "because"})
+    assert load("http", tmp_path) == Lists(frozenset({"x", "y"}), {"z": "GetObjectAcl, PutObjectAcl"}, {"w": "because"})
     (tmp_path / "failing.txt").write_text("x twice\n")
     with pytest.raises(ValueError, match="in two lists: x"):
-        load(tmp_path)
+        load("http", tmp_path)
+
+
+def test_a_test_may_fail_over_one_transport(tmp_path: Path) -> None:
+    write_passing(frozenset({"x", "y"}), tmp_path)
+    (tmp_path / "left_out.txt").write_text("")
+    (tmp_path / "failing.txt").write_text("x tls: the client mends it\n")
+    assert load("http", tmp_path) == Lists(frozenset({"x", "y"}), {}, {})
+    assert load("tls", tmp_path) == Lists(frozenset({"y"}), {}, {"x": "tls: the client mends it"})
