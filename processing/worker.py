@@ -22,6 +22,7 @@ from processing.retry import poll_interval
 from processing.surroundings import Surroundings
 
 log = structlog.get_logger("sluice.engine")
+ISOLATED_AT_ONCE = 2  # children for runs whose workers were lost; each is a whole interpreter
 
 WATCH = 0.25  # seconds between looks at stalled steps, unwritten events, the lease
 EVENTS_EVERY = 4  # looks between writes of progress
@@ -70,6 +71,7 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         self.looks = 0  # claims made, for tests and metrics
         self.isolated: set[int] = set()
+        self._children = asyncio.Semaphore(ISOLATED_AT_ONCE)
 
     # --- slots ---
 
@@ -341,12 +343,13 @@ class Worker:
         environment = dict(os.environ, SLUICE_RUN_TOKEN=str(lease.token))
         log.info("run-isolated", run=lease.run_id, recoveries=lease.recoveries)
         try:
-            child = await asyncio.create_subprocess_exec(*command, env=environment)
-            try:
-                await child.wait()
-            except asyncio.CancelledError:
-                child.terminate()
-                raise
+            async with self._children:  # this process's heartbeat keeps the leases of those that wait
+                child = await asyncio.create_subprocess_exec(*command, env=environment)
+                try:
+                    await child.wait()
+                except asyncio.CancelledError:
+                    child.terminate()
+                    raise
         except OSError as error:
             log.error("isolation-failed", run=lease.run_id, error=type(error).__name__)
         finally:
