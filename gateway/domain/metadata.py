@@ -13,6 +13,7 @@ from gateway.domain.fields import Fields
 from gateway.domain.objects import Attributes, Version
 from gateway.domain.words import encode_words
 from gateway.s3.errors import S3Error
+from storage_tiers.placement import STORAGE_CLASSES
 
 USER_PREFIX = "x-amz-meta-"
 REDIRECT = "x-amz-website-redirect-location"
@@ -20,19 +21,6 @@ MAX_USER_METADATA = 2048  # bytes: names without the prefix, and values, in UTF-
 DEFAULT_TYPE = "binary/octet-stream"
 STANDARD = "STANDARD"
 
-# What a general purpose bucket takes; S3's other classes belong to Outposts, Snow and directory buckets.
-STORAGE_CLASSES = frozenset(
-    {
-        "STANDARD",
-        "REDUCED_REDUNDANCY",
-        "STANDARD_IA",
-        "ONEZONE_IA",
-        "INTELLIGENT_TIERING",
-        "GLACIER",
-        "DEEP_ARCHIVE",
-        "GLACIER_IR",
-    }
-)
 BUCKET_ACLS = frozenset({"private", "public-read", "public-read-write", "authenticated-read"})
 OBJECT_ACLS = BUCKET_ACLS | {"aws-exec-read", "bucket-owner-read", "bucket-owner-full-control"}
 

@@ -179,7 +179,7 @@ def test_tagging_refuses(header: str, code: str) -> None:
     ("name", "value", "code"),
     [
         ("x-amz-storage-class", "TEPID", "InvalidStorageClass"),
-        ("x-amz-storage-class", "OUTPOSTS", "InvalidStorageClass"),
+        ("x-amz-storage-class", "Glacier", "InvalidStorageClass"),
         ("x-amz-storage-class", "standard", "InvalidStorageClass"),
         ("x-amz-acl", "everyone", "InvalidArgument"),
         ("x-amz-website-redirect-location", "ftp://x", "InvalidRedirectLocation"),
