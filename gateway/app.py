@@ -116,9 +116,10 @@ def _reloader(again: Callable[[], Settings], tls: ssl.SSLContext | None) -> Call
 
 
 async def _sample(core: Core) -> None:
-    """Keep the gauges of the connection pool current."""
+    """Keep the gauges of the connections current."""
     pool: Any = core.services.pool
     while True:
         idle = pool.get_idle_size()
         core.metrics.pool(idle, pool.get_size() - idle)
+        core.metrics.listening(core.notifier.connected)
         await asyncio.sleep(POOL_SAMPLE)

@@ -57,6 +57,7 @@ class Core:
     collector: Collector
     scanner: Scanner | None
     metrics: Metrics
+    notifier: Notifier
 
 
 async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = True) -> Core:
@@ -166,7 +167,7 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
         pool, tiers, blob_grace=grace, log=log, sweeps=(recalls.expire, review.expire, review.rescan),
         interval=settings.collect_interval,
     )  # fmt: skip
-    return Core(services, engine, policy, review, Quarantine(pool), collector, scanner, metrics)
+    return Core(services, engine, policy, review, Quarantine(pool), collector, scanner, metrics, notifier)
 
 
 def scanner_of(settings: Settings, policy: Policy, metrics: Metrics | None = None) -> Scanner | None:

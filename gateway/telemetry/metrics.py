@@ -57,6 +57,7 @@ TABLE: tuple[Row, ...] = (
     Row("sluice_tier_ops_total", "counter", ("tier", "op", "outcome"), "Operations on storage tiers."),
     Row("sluice_tier_seconds", "histogram", ("tier", "op"), "Time of operations on storage tiers.", REQUEST_BUCKETS),
     Row("sluice_tier_bytes", "scraped", ("tier",), "Bytes of live blobs in a tier."),
+    Row("sluice_tier_free_ratio", "scraped", ("tier", "resource"), "Free share of a file tier's disk."),
     Row("sluice_quarantined", "scraped", (), "Versions in quarantine."),
     Row("sluice_recalls", "scraped", ("state",), "Archived versions: being restored, restored."),
     Row("sluice_scan_seconds", "histogram", ("outcome",), "Time of one scan.", RUN_BUCKETS),
@@ -65,6 +66,7 @@ TABLE: tuple[Row, ...] = (
     Row("sluice_scanner_up", "scraped", (), "1 when the scanner answers; absent when none is configured."),
     Row("sluice_scanner_signature_age_seconds", "scraped", (), "Age of the scanner's signatures."),
     Row("sluice_workers", "scraped", (), "Processes whose lease is valid."),
+    Row("sluice_listening", "gauge", (), "Processes that hear the hints of others; the rest poll."),
     Row("sluice_db_pool", "gauge", ("state",), "Database connections of the pools: idle, used."),
     Row("sluice_build_info", "scraped", ("version",), "1, with the version as label."),
 )
@@ -184,6 +186,9 @@ class Metrics:
     def tier_operation(self, tier: str, op: str, outcome: str, seconds: float) -> None:
         self._at("sluice_tier_ops_total", tier, op, outcome).inc()
         self._at("sluice_tier_seconds", tier, op).observe(seconds)
+
+    def listening(self, connected: bool) -> None:
+        self._at("sluice_listening").set(int(connected))
 
     def pool(self, idle: int, used: int) -> None:
         self._at("sluice_db_pool", "idle").set(idle)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
+from storage_tiers.file import FileTier
 from storage_tiers.tier import (
     WHOLE,
     BlobArchived,
@@ -75,3 +76,19 @@ class Measured(Around):
             raise
         finally:
             self._report(self.name, op, outcome, time.monotonic() - start)
+
+
+async def space(tiers: Mapping[str, Tier]) -> list[tuple[tuple[str, str], float]]:
+    """What is free of the file systems below file tiers, by tier and resource; nothing of one that is away."""
+    samples = []
+    for name, tier in tiers.items():
+        while isinstance(tier, Around):
+            tier = tier.inner
+        if isinstance(tier, FileTier):
+            try:
+                usage = await tier.usage()
+            except TierError:
+                continue
+            shares = (("bytes", usage.free_bytes, usage.total_bytes), ("inodes", usage.free_inodes, usage.total_inodes))
+            samples += [((name, resource), free / total) for resource, free, total in shares if total]
+    return samples
