@@ -17,7 +17,7 @@ import asyncpg
 
 from gateway.domain.ids import blob_age
 from processing.ports import Conn
-from storage_tiers.tier import Tier, TierError
+from storage_tiers.tier import Tier, TierError, TierUnavailable
 
 REFERENCES = """
 SELECT EXISTS (SELECT FROM version WHERE blob = $1)
@@ -128,17 +128,39 @@ class Collector:
         return len(rows)
 
     async def unlink(self, limit: int = 200) -> int:
-        """Delete the bytes of blobs that are deleting, and their rows last. Returns how many."""
-        rows = await self._pool.fetch("SELECT id, tier FROM blob WHERE state = 3 ORDER BY id LIMIT $1", limit)
+        """Delete the bytes of blobs that are deleting, and their rows last. Returns how many.
+
+        A blob that cannot be deleted now keeps its row for the next pass, and keeps no other blob, or tier, waiting.
+        """
+        count = 0
+        for name, tier in self._tiers.items():
+            rows = await self._pool.fetch(
+                "SELECT id FROM blob WHERE state = 3 AND tier = $1 ORDER BY id LIMIT $2", name, limit
+            )
+            for row in rows:
+                try:
+                    await tier.delete(row["id"])
+                except TierError as error:
+                    self._log.warning("blob not deleted", tier=name, blob=str(row["id"]), error=type(error).__name__)
+                    if isinstance(error, TierUnavailable):
+                        break
+                    continue
+                await self._pool.execute("DELETE FROM blob WHERE id = $1 AND state = 3", row["id"])
+                count += 1
+        await self._unlink_rest(limit)
+        return count
+
+    async def _unlink_rest(self, limit: int) -> None:
+        """What lies in no tier: rows of inline bytes, and those of tiers that are configured no more."""
+        names = list(self._tiers)
+        rows = await self._pool.fetch(
+            "SELECT id, tier FROM blob WHERE state = 3 AND tier <> ALL($1::text[]) ORDER BY id LIMIT $2", names, limit
+        )
         for row in rows:
-            tier = self._tiers.get(row["tier"])
-            if tier is not None:
-                await tier.delete(row["id"])
-            elif row["tier"] != "inline":
+            if row["tier"] == "inline":
+                await self._pool.execute("DELETE FROM blob WHERE id = $1 AND state = 3", row["id"])
+            else:
                 self._log.warning("blob of a tier that is not configured", tier=row["tier"], blob=str(row["id"]))
-                continue
-            await self._pool.execute("DELETE FROM blob WHERE id = $1 AND state = 3", row["id"])
-        return len(rows)
 
     async def forget(self) -> int:
         """Answers of completed uploads older than 7 days, verdicts older than 30."""
