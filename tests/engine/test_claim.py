@@ -131,7 +131,7 @@ def test_the_cap_is_exact_under_concurrent_claims(dsn: str) -> None:
 
 
 def test_a_flood_of_one_tenant_does_not_delay_another(dsn: str) -> None:
-    """10,000 runs of A, then one of B, while A keeps adding: B starts within (workers + 1) claims."""
+    """B199: 10,000 runs of A, then one of B, while A keeps adding: B starts within (workers + 1) claims."""
 
     async def main() -> None:
         conn = await asyncpg.connect(dsn)

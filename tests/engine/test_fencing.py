@@ -230,7 +230,7 @@ async def workers_named(kit: Kit, pid: int, count: int) -> bool:
 
 
 def test_workers_killed_at_every_border_lose_nothing_and_record_nothing_twice(dsn: str) -> None:
-    """SIGKILL at the n-th passing of each border, over and over; then a worker that lives finishes what is left."""
+    """B193: SIGKILL at the n-th passing of each border, over and over; then one that lives finishes what is left."""
 
     async def main() -> None:
         await tables(dsn)

@@ -76,6 +76,8 @@ def test_a_payload_too_large_becomes_a_look_around(dsn: str) -> None:
 
 
 def test_a_killed_listener_listens_again_and_looks_around(dsn: str) -> None:
+    """B195"""
+
     async def main() -> None:
         notifier = Notifier(dsn, pause=0.02, probe=1.0)
         looked: list[int] = []
@@ -102,7 +104,7 @@ def again(notifier: Notifier, sessions: int) -> bool:
 
 
 def test_a_link_that_has_silently_died_is_noticed(dsn: str) -> None:
-    """A connection that answers nothing any more, without being closed: the probe finds out."""
+    """B195: a connection that answers nothing any more, without being closed: the probe finds out."""
 
     async def main() -> None:
         notifier = Notifier(dsn, pause=0.02, probe=0.2)
@@ -129,6 +131,8 @@ def test_an_unreachable_database_is_no_error(dsn: str) -> None:
 
 
 def test_work_moves_by_the_poll_while_nobody_listens(dsn: str) -> None:
+    """B195"""
+
     async def main() -> None:
         async with running(dsn, quick, FLOW) as kit, running(dsn, quick, FLOW, claims=False) as source:
             await kit.notifier.close()
@@ -141,7 +145,7 @@ def test_work_moves_by_the_poll_while_nobody_listens(dsn: str) -> None:
 
 
 def test_what_was_enqueued_while_nobody_listened_is_looked_for_on_return(dsn: str) -> None:
-    """With a poll that is far away, the look around after listening again finds the run."""
+    """B197: with a poll that is far away, the look around after listening again finds the run."""
 
     async def main() -> None:
         async with (
