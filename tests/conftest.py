@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from tests import pg
 
@@ -32,3 +33,10 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     yield
+
+
+@pytest.fixture(autouse=True)
+def _no_logs_from_before() -> Iterator[None]:
+    """What a test configured of the logs ends with it: their stream is pytest's, and closed afterwards."""
+    yield
+    structlog.reset_defaults()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
 from gateway.policy import policy_of
 from gateway.settings import Settings
@@ -96,8 +97,6 @@ def test_processes_are_added_up_and_the_dead_ones_are_in_flight_no_more(tmp_path
 def test_log_lines_are_json_and_hide_secrets(capfd: pytest.CaptureFixture[str]) -> None:
     import logging
 
-    import structlog
-
     logs.configure("info", "json", "3")
     structlog.get_logger().info("request", key=b"a\xff", secret_key="hunter2", Authorization="AWS4 hunter2", bucket="b")
     structlog.get_logger().debug("not shown")
@@ -107,3 +106,11 @@ def test_log_lines_are_json_and_hide_secrets(capfd: pytest.CaptureFixture[str]) 
     assert lines[0]["process"] == "3"
     assert "hunter2" not in json.dumps(lines)
     assert [line["event"] for line in lines] == ["request", "from the library"]
+
+
+def test_a_log_that_cannot_be_written_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        logs.configure("info", "json")
+        structlog.get_logger().info("request", status=200)
+    structlog.get_logger().info("request", status=200)  # closed by now
