@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+import structlog.testing
 
 from storage_tiers.tier import TierError, TierFull, TierUnavailable
 from storage_tiers.wrappers.faulty import Fault, Faulty
@@ -32,7 +33,7 @@ def test_b045_a_failure_after_continue_is_a_whole_answer(
     house.start()
     try:
         root, body = signer(house.port, ROOT), b"x" * (3 << 20)
-        with Wire(house.port) as wire:
+        with Wire(house.port) as wire, structlog.testing.capture_logs():
             request = root.request("PUT", f"/{bucket}/k", {"Expect": "100-continue"}, body, payload="UNSIGNED-PAYLOAD")
             wire.send(request[: -len(body)])
             assert wire.line() == b"HTTP/1.1 100 Continue" and wire.line() == b""
