@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import ClientError
 
-from tests.server import Server, StartServer
+from tests import pg
+from tests.server import Server, make_server
 
 
 @dataclass
@@ -21,9 +26,25 @@ class Pair:
         return self.first.client(), self.second.client()
 
 
-def start_pair(start_server: StartServer, environment: dict[str, str] | None = None) -> Pair:
-    first = start_server(environment)
-    return Pair(first, start_server(environment, beside=first))
+@contextmanager
+def running_pair(environment: Mapping[str, str] | None = None) -> Iterator[Pair]:
+    """Two servers for as long as a module wants them: starting is what costs, so both start at once."""
+    folder = Path(tempfile.mkdtemp(prefix="p-", dir=pg.session_root()))
+    folder.chmod(0o711)
+    database = pg.create_database()
+    first = make_server(folder, environment, database=database)
+    second = make_server(folder, environment, database=database, beside=first)
+    try:
+        for server in (first, second):
+            server.start(wait=False)
+        for server in (first, second):
+            server.wait_ready()
+        yield Pair(first, second)
+    finally:
+        for server in (first, second):
+            server.kill()
+        pg.drop_database(database)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def status(call: Callable[[], Any]) -> tuple[int, str]:

@@ -33,7 +33,8 @@ class Scanner:
     def __init__(self, pace: float = 0.0) -> None:
         self.pace = pace
         self.mode = Mode.ANSWER
-        self.scans = 0
+        self.held = 0  # streams that wait for release
+        self._count = threading.Lock()
         self._released = threading.Event()
         self._server: socketserver.ThreadingTCPServer | None = None
         self._port = 0
@@ -102,9 +103,12 @@ class Scanner:
             data += exactly(sock, length)
             if self.mode is Mode.CLOSE:
                 return
-        self.scans += 1
         if data.startswith(b"HOLD"):
+            with self._count:
+                self.held += 1
             self._released.wait(60)
+            with self._count:
+                self.held -= 1
         elif self.pace:
             time.sleep(random.uniform(0, self.pace))  # the work of a scanner
         if self.mode is Mode.GARBAGE:
