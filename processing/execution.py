@@ -18,6 +18,7 @@ import structlog
 from processing.breakers import Permit, wait_key
 from processing.context import Context, Item
 from processing.failures import Block, DependencyDown, FatalError, Park, Retry, retryable, sentence
+from processing.journal import OUTAGES
 from processing.model import (
     Entry,
     EventRow,
@@ -303,6 +304,10 @@ class Execution:
                 return await self._failed_attempt(
                     step, activity, attempt, error.code, error.detail, seconds, least=error.after
                 )
+        if isinstance(error, OUTAGES) and not isinstance(error, OSError):
+            # The database went away while the step read content out of it: that spends no attempt.
+            log.warning("step-interrupted", run=self.lease.run_id, step=name, error=type(error).__name__)
+            return self._park("database", name, after=self._backoff().delay(1, self._around.chance()))
         # Its text may hold content: the kind of the exception has to do.
         log.warning("step-raised", run=self.lease.run_id, step=name, attempt=attempt, error=type(error).__name__)
         return await self._failed_attempt(step, activity, attempt, activity.code, type(error).__name__, seconds)

@@ -95,7 +95,7 @@ async def _remote(core: Core) -> list[dict[str, Any]]:
     assert lost is not None
     for name, text in (
         ("scanning", "versions wait for a verdict without a run: sluice reprocess them"),
-        ("corrupt", "blobs differ from their digest: restore them from a backup"),
+        ("corrupt", "blobs are missing or damaged: restore them from a backup"),
         ("overdue", "blobs should have been collected an hour ago: is a service running?"),
     ):
         rows.append(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import asyncpg
+import structlog
 
 from gateway.db.batching import Batcher
 from gateway.db.versions import Versions
@@ -14,6 +17,8 @@ from gateway.domain.objects import Extent, Resolved
 from processing.ports import Conn
 from storage_tiers.tier import WHOLE, BlobCorrupt, BlobNotFound, ByteSpan, Reader, Tier
 
+log = structlog.get_logger("sluice.blobs")
+LOST = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError)  # the database, for now
 INLINE = "inline"  # the tier name of bytes that lie in blob_bytes
 
 
@@ -71,6 +76,7 @@ class Blobs:
     ) -> None:
         self._pool, self._tiers, self._versions, self._owner = pool, tiers, versions, owner
         self._stagings: Batcher[str, UUID] = Batcher(self._stage)
+        self._discards: set[asyncio.Task[None]] = set()
         self._inline: Batcher[UUID, bytes | None] = Batcher(self._fetch_inline, rows=64)
 
     async def stage(self, tier: str) -> UUID:
@@ -84,7 +90,28 @@ class Blobs:
         return ids
 
     async def discard(self, blob: UUID) -> None:
-        """Drop a staged blob whose sink was aborted or whose completion failed. A live blob is left alone."""
+        """Drop a staged blob whose sink was aborted or whose completion failed. A live blob is left alone.
+
+        While the database is away it is tried again behind the caller's back: nobody else would collect what is
+        staged by a process that lives on.
+        """
+        try:
+            await self._discard(blob)
+        except LOST as error:
+            log.warning("discard-put-off", blob=str(blob), error=type(error).__name__)
+            task = asyncio.create_task(self._discard_later(blob))
+            self._discards.add(task)
+            task.add_done_callback(self._discards.discard)
+
+    async def _discard_later(self, blob: UUID) -> None:
+        pause = 1.0
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 30.0)
+            with suppress(*LOST):
+                return await self._discard(blob)
+
+    async def _discard(self, blob: UUID) -> None:
         row = await self._pool.fetchrow(
             "UPDATE blob SET state = 3, owner = NULL WHERE id = $1 AND state = 1 RETURNING tier", blob
         )
@@ -122,7 +149,22 @@ class Blobs:
             if data is None:
                 raise BlobNotFound(str(extent.blob))
             return Held(data[extent.offset : extent.offset + extent.length])
-        return await self._tiers[extent.tier].open(extent.blob, ByteSpan(extent.offset, extent.length))
+        try:
+            return await self._tiers[extent.tier].open(extent.blob, ByteSpan(extent.offset, extent.length))
+        except (BlobNotFound, BlobCorrupt) as error:
+            await self._report(extent, error)
+            raise
+
+    async def _report(self, extent: Extent, error: Exception) -> None:
+        """Bytes are not there that a row promises: say so once, and where ``sluice doctor`` looks. A blob that was
+        moved or deleted meanwhile is none of that."""
+        marked = await self._pool.fetchval(
+            "UPDATE blob SET corrupt = true WHERE id = $1 AND state = 2 AND tier = $2 AND NOT corrupt RETURNING true",
+            extent.blob,
+            extent.tier,
+        )
+        if marked:
+            log.error("blob-damaged", blob=str(extent.blob), tier=extent.tier, error=type(error).__name__)
 
     async def _fetch_inline(self, blobs: list[UUID]) -> Sequence[bytes | None]:
         rows = await self._pool.fetch("SELECT id, bytes FROM blob_bytes WHERE id = ANY($1)", blobs)

@@ -70,18 +70,23 @@ class Deletions:
 
         owner_id owns the markers that are made.
         """
-        # Several items may name one key, which flights keep apart: items go one after the other per key.
+        # Several items may name one key, which flights keep apart: items go one after the other per key. One that
+        # only repeats another is answered like it: a marker for each of a thousand repeats would help nobody.
         lines: dict[bytes, list[int]] = {}
         for index, item in enumerate(items):
             lines.setdefault(item.key, []).append(index)
         results: list[Deleted | Exception] = [Busy("")] * len(items)
 
         async def run(line: list[int]) -> None:
+            done: dict[DeleteItem, Deleted | Exception] = {}
             for index in line:
-                try:
-                    results[index] = await self._one(_Request(bucket, items[index], owner_id))
-                except (DatabaseError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-                    results[index] = error
+                item = items[index]
+                if item not in done:
+                    try:
+                        done[item] = await self._one(_Request(bucket, item, owner_id))
+                    except (DatabaseError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                        done[item] = error
+                results[index] = done[item]
 
         await asyncio.gather(*(run(line) for line in lines.values()))
         return results

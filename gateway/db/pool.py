@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, cast
 
 import asyncpg
 import msgspec
@@ -29,8 +30,43 @@ async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> asy
         settings["idle_in_transaction_session_timeout"] = IDLE_IN_TRANSACTION
     more: dict[str, Any] = {} if statement_cache else {"statement_cache_size": 0}
     return await asyncpg.create_pool(
-        dsn, min_size=min(2, size), max_size=size, init=prepare, reset=_keep, server_settings=settings, **more
+        dsn,
+        min_size=min(2, size),
+        max_size=size,
+        init=prepare,
+        reset=_keep,
+        connection_class=Connection,
+        server_settings=settings,
+        **more,
     )
+
+
+class Connection(asyncpg.Connection):
+    """asyncpg's connection, which is lost as soon as the server has said its last word.
+
+    Between that word (an administrator ends the session, a server shuts down) and the end of the stream asyncpg takes
+    the connection for usable and fails each statement with InternalClientError, which nobody could tell from a bug.
+    All statements go through these methods; each raises ConnectionDoesNotExistError then.
+    """
+
+    async def execute(self, *args: Any, **options: Any) -> str:
+        return cast(str, await self._said(super().execute(*args, **options)))
+
+    async def _execute(self, *args: Any, **options: Any) -> Any:
+        return await self._said(super()._execute(*args, **options))  # type: ignore[misc]
+
+    async def _executemany(self, *args: Any, **options: Any) -> Any:
+        return await self._said(super()._executemany(*args, **options))  # type: ignore[misc]
+
+    async def _prepare(self, *args: Any, **options: Any) -> Any:
+        return await self._said(super()._prepare(*args, **options))  # type: ignore[misc]
+
+    async def _said(self, statement: Awaitable[Any]) -> Any:
+        try:
+            return await statement
+        except asyncpg.InternalClientError as error:
+            self.terminate()  # or the pool would hand it out again
+            raise asyncpg.ConnectionDoesNotExistError("the server has ended this connection") from error
 
 
 async def prepare(conn: asyncpg.Connection) -> None:

@@ -30,37 +30,41 @@ class Connection(web.RequestHandler):
 
     It differs from aiohttp's in what happens at the edges: a message that is no HTTP is answered in S3's XML, a body
     that breaks off is told to its reader at once, half-closing after a whole request does not lose the answer, and a
-    head that trickles in is cut.
+    head that trickles in, or never comes, is cut.
     """
 
     def __init__(self, manager: web.Server, head_timeout: float, **options: Any) -> None:
         super().__init__(manager, **options)
         self._head_timeout = head_timeout
         self._head_timer: asyncio.TimerHandle | None = None
+        self._spoke = False  # whether anything has ever come
         self.body: StreamReader | None = None  # of the request that was taken up last
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         cast(asyncio.Transport, transport).set_write_buffer_limits(high=WRITE_BUFFER)
+        # aiohttp's keep-alive limit holds after a first request only: who never sends one would stay for good.
+        self._start_head_timer()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_head_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._spoke = True
         super().data_received(data)
         if self._messages:
             self._stop_head_timer()
             if isinstance(self._messages[-1][0], _ErrInfo):
                 self._break_body(self._messages[-1][0].exc)
-        elif data and self._head_timer is None and (self._waiter is not None or not self._request_count):
+        elif data and self._waiter is not None:
             # Part of a head has come and no request is being served: the rest has to follow soon.
-            self._head_timer = self._loop.call_later(self._head_timeout, self.force_close)
+            self._start_head_timer()
 
     @property
     def idle(self) -> bool:
         """No request is being served, nor any part of one here."""
-        return self._waiter is not None and not self._messages and self._head_timer is None
+        return self._waiter is not None and not self._messages and (self._head_timer is None or not self._spoke)
 
     @property
     def ending(self) -> bool:
@@ -84,6 +88,10 @@ class Connection(web.RequestHandler):
         for payload in payloads:
             if not payload.is_eof():
                 payload.set_exception(cause)
+
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self._loop.call_later(self._head_timeout, self.force_close)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

@@ -197,6 +197,8 @@ class Pipeline:
     ) -> Body:
         """The request's body. Raises MissingContentLength for an upload whose end nothing announces."""
         headers = call.headers
+        if (headers.get("transfer-encoding") or "chunked").lower() != "chunked":
+            raise S3Error("NotImplemented", Header="Transfer-Encoding")  # or it would be stored as it is coded
         length = headers.get("content-length")
         decoder = chunked.decoder(payload, headers, signed)
         if call.operation.body is BodyKind.STREAM and length is None and "transfer-encoding" not in headers:

@@ -124,7 +124,7 @@ async def _write(request: web.BaseRequest, data: bytes, limits: PaceLimits) -> N
 def _head(
     request: web.BaseRequest, reply: Reply, request_id: str, host_id: str, length: int, keep_alive: bool
 ) -> bytes:
-    minor = request.version.minor
+    minor = min(request.version.minor, 1)
     lines = [
         f"HTTP/1.{minor} {reply.status} {REASONS.get(reply.status, '')}",
         f"x-amz-id-2: {host_id}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gateway.db.buckets import BucketNotEmpty, VersioningFixed
 from gateway.domain import acl
 from gateway.domain.names import check_bucket
@@ -13,6 +15,7 @@ from gateway.s3.call import Call
 from gateway.s3.errors import S3Error
 from gateway.services import Services
 
+REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,62}")  # what may be the name of one
 HOME = "us-east-1"  # the region whose constraint is the empty one
 
 
@@ -91,7 +94,8 @@ def _location(sv: Services, constraint: str | None) -> str:
     if not constraint:
         return ""
     accepted = sv.settings.regions
-    if constraint == HOME or (accepted and constraint not in (*accepted, sv.settings.region)):
+    known = not accepted or constraint in (*accepted, sv.settings.region)
+    if constraint == HOME or not known or not REGION.fullmatch(constraint):
         raise S3Error("InvalidLocationConstraint", LocationConstraint=constraint)
     return constraint
 

@@ -23,7 +23,7 @@ from gateway.s3 import messages
 from gateway.s3.call import Call
 from gateway.s3.errors import S3Error
 from gateway.services import Services
-from storage_tiers.tier import ByteSpan
+from storage_tiers.tier import BlobCorrupt, ByteSpan
 
 TOO_LARGE = f"The specified copy source is larger than the maximum allowable size for a copy source: {MAX_SINGLE}"
 TRIES = 3  # a source that is moved, or overwritten and collected, while it is copied is looked up again
@@ -115,6 +115,8 @@ async def _checksums(sv: Services, sight: Sight, algorithm: Algorithm | None) ->
     if algorithm is None or (algorithm.name in known and version.checksum_type == checksums.FULL_OBJECT):
         return Checksums(known, version.checksum_type)
     digests = await _read(sv, sight, ByteSpan(0, version.size), algorithm)
+    if (version.digest or "").startswith("sha256:") and version.digest != f"sha256:{digests.sha256.hex()}":
+        raise BlobCorrupt("the source differs from its digest")  # a new checksum must not vouch for it
     return Checksums(dict(digests.checksums), checksums.FULL_OBJECT)
 
 

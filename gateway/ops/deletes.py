@@ -9,6 +9,7 @@ from gateway.domain import conditions, policy
 from gateway.domain.names import check_key
 from gateway.http.reply import Reply, document
 from gateway.ops import access
+from gateway.ops.access import Place
 from gateway.ops.failures import translate
 from gateway.ops.reading import which_version
 from gateway.ops.writing import read_document
@@ -26,6 +27,7 @@ async def delete_object(call: Call, sv: Services) -> Reply:
     """Delete a key (in a versioned bucket: put a marker on it) or one version of it. What is not there is 204 too."""
     bucket, key = access.place(call).bucket, access.key(call)
     condition = _condition(conditions.delete_condition(call.headers))
+    _allow(call, access.place(call), call.query.get("versionId"))
     item = DeleteItem(key, which_version(call.query.get("versionId")), condition)
     (result,) = await sv.deletions.delete(bucket, [item], _owner(call))
     if isinstance(result, Exception):
@@ -54,7 +56,7 @@ async def delete_objects(call: Call, sv: Services) -> Reply:
     for index, each in enumerate(wanted.items):
         try:
             check_key(each.key)
-            policy.decide_action("s3:DeleteObject", call.caller, place.bucket).require()
+            _allow(call, place, each.version_id)
             item = DeleteItem(each.key, which_version(each.version_id, "VersionId"), _condition(each.condition))
         except S3Error as error:
             results[index] = _refused(each.key, each.version_id, error)
@@ -72,6 +74,14 @@ async def delete_objects(call: Call, sv: Services) -> Reply:
             log.error("delete failed", exc_info=outcome, request=call.request_id)
         results[index] = _refused(each.key, each.version_id, translated or S3Error("InternalError"))
     return document(messages.delete_result([each for each in results if each is not None], quiet=wanted.quiet))
+
+
+def _allow(call: Call, place: Place, version_id: str | None) -> None:
+    """Whether the caller may delete a key, or one version for good, which the bucket's WRITE permission gives to its
+    owner alone ("Mapping of ACL permissions and access policy permissions", Amazon S3 User Guide). Raises AccessDenied.
+    """
+    action = "s3:DeleteObject" if version_id is None else "s3:DeleteObjectVersion"
+    policy.decide_action(action, call.caller, place.bucket).require()
 
 
 def _reported(key: bytes, outcome: Deleted) -> messages.Deleted:

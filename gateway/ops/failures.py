@@ -25,13 +25,16 @@ TABLE: tuple[tuple[type[BaseException], str, str | None, Mapping[str, str]], ...
     (errors.TooManyWaiters, "SlowDown", "Too many reads are waiting for processing.", SOON),
     (errors.StagingLost, "SlowDown", "The upload was interrupted and nothing was stored. Please try again.", SOON),
     (errors.SourceGone, "SlowDown", "The copy source changed while it was copied. Please try again.", SOON),
-    (errors.Unknown, "ServiceUnavailable", "The outcome of the request is not known. Please try again.", {}),
+    (errors.Unknown, "ServiceUnavailable", "The outcome of the request is not known. Please try again.", SOON),
     (InvalidStorageClass, "InvalidStorageClass", None, {}),
-    (TierFull, "ServiceUnavailable", "There is no space left to store the object.", {}),
+    (TierFull, "ServiceUnavailable", "There is no space left to store the object.", SOON),
     (TierUnavailable, "ServiceUnavailable", "The storage behind the object cannot be reached.", SOON),
     (asyncpg.PostgresConnectionError, "ServiceUnavailable", None, SOON),
-    (asyncpg.TooManyConnectionsError, "ServiceUnavailable", None, SOON),
-    (asyncpg.CannotConnectNowError, "ServiceUnavailable", None, SOON),
+    (asyncpg.OperatorInterventionError, "ServiceUnavailable", None, SOON),  # starting up, shutting down, cancelled
+    (asyncpg.InsufficientResourcesError, "ServiceUnavailable", None, SOON),  # its disk, its memory
+    (asyncpg.ReadOnlySQLTransactionError, "ServiceUnavailable", None, SOON),  # a standby that is being promoted
+    (asyncpg.TransactionRollbackError, "ServiceUnavailable", None, SOON),  # a deadlock it solved
+    (asyncpg.LockNotAvailableError, "ServiceUnavailable", None, SOON),
     (asyncpg.InterfaceError, "ServiceUnavailable", None, SOON),
 )
 

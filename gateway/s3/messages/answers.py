@@ -12,6 +12,9 @@ from gateway.domain.objects import Account, Versioning
 from gateway.s3.messages.listings import PartEntry, owner
 from gateway.s3.xml import PROLOG, Scalar, Tree, document, escape
 
+# The characters that no XML 1.0 document can hold, not even as a reference.
+_UNREADABLE = dict.fromkeys({*range(0x20), 0xFFFE, 0xFFFF} - {0x09, 0x0A, 0x0D}, "\ufffd")
+
 
 def error(
     code: str,
@@ -22,7 +25,10 @@ def error(
     host_id: str,
     elements: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The document of every refusal. It has no namespace."""
+    """The document of every refusal. It has no namespace.
+
+    What XML cannot hold (a key may have it) is replaced: a client that cannot parse the document misses the code.
+    """
     tree: Tree = (
         ("Code", code),
         ("Message", message),
@@ -31,7 +37,8 @@ def error(
         ("RequestId", request_id),
         ("HostId", host_id),
     )
-    return document("Error", tree, namespace=None)
+    shown = [(name, value.translate(_UNREADABLE) if isinstance(value, str) else value) for name, value in tree]
+    return document("Error", shown, namespace=None)
 
 
 @dataclass(frozen=True, slots=True)
