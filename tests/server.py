@@ -8,6 +8,7 @@ by ``second = start_server(beside=first)``. Each can be killed with ``kill()`` a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import secrets
@@ -72,6 +73,7 @@ class Server:
                 stderr=log,
                 cwd=self.data_dir,
                 start_new_session=True,
+                preexec_fn=_die_with_parent,  # a test run that is killed leaves no server behind
             )
         return self.wait_ready() if wait else self
 
@@ -280,6 +282,11 @@ class Server:
                 return headers
             time.sleep(POLL)
         raise AssertionError(f"{bucket}/{key} is {headers.get('x-sluice-state')}, not {state}:\n{self.tail(15)}")
+
+
+def _die_with_parent() -> None:
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _command(process: psutil.Process) -> list[str]:
