@@ -491,6 +491,22 @@ def test_the_older_of_two_rows_never_comes_back(run: Any) -> None:
     run(story)
 
 
+def test_a_held_row_that_is_cleared_after_a_newer_one_is_ready_gives_way(run: Any) -> None:
+    """Quarantined rows stay when a newer one becomes ready; cleared by a new look, one of them must not come back."""
+
+    async def story(a: World, b: World, bucket: Bucket) -> None:
+        first = await a.put(bucket, b"k", b"odd")
+        await a.decide(first, Verdict.QUARANTINED, "unscannable")
+        await b.decide(await b.put(bucket, b"k", b"new"))
+        assert await rows(a, "version") == 2
+        run_id = await a.review.reprocess(bucket, first.ref, who="test", hold=True)
+        await b.decide(replace(first, run_id=run_id))
+        assert await a.read(bucket, b"k") == "ready:new"
+        assert await rows(a, "version") == 1
+
+    run(story)
+
+
 def test_a_verdict_that_falls_before_the_wait_is_seen_at_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "POLL", 3600.0)
 
