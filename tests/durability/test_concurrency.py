@@ -15,6 +15,7 @@ import pytest
 from tests.durability.pair import Pair, running_pair, status, together
 from tests.durability.scanner import Scanner, running_scanner
 
+pytestmark = pytest.mark.xdist_group("pair")  # one worker, one start of servers
 MIB = 1 << 20
 # No verdict is lent, and the collector takes what it may at once and all the time.
 EAGER = {"SLUICE_VERDICT_TTL": "0", "SLUICE_BLOB_GRACE": "0", "SLUICE_COLLECT_INTERVAL": "0.05"}

@@ -19,6 +19,7 @@ from tests.durability.pair import status
 from tests.durability.scanner import Mode, Scanner, running_scanner
 from tests.server import Server, make_server
 
+pytestmark = pytest.mark.xdist_group("guarded")  # one worker, one start of servers
 AWAY = [Mode.REFUSE, Mode.HANG]
 NO_VERDICT = [Mode.GARBAGE, Mode.CLOSE, Mode.LIMIT]
 QUICK = {
