@@ -50,7 +50,7 @@ SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now, true AS
 RESOLVE_OTHER = f"""
 SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now,
        v.seq IS NOT DISTINCT FROM h.current_seq AS is_current,
-       NULL::smallint AS newer_state, NULL::bigint AS newer_run,
+       n.state AS newer_state, n.run_id AS newer_run,
        bl.id AS blob, bl.tier, CASE WHEN bl.id = v.blob THEN v.blob_offset ELSE 0 END AS blob_offset, bb.bytes,
        {COLUMNS}
   FROM unnest($1::int[], $2::bigint[], $3::bytea[], $4::bool[], $5::smallint[], $6::bigint[], $7::bigint[])
@@ -71,6 +71,11 @@ SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now,
              WHERE q.mode = 3 AND s.bucket_id = q.bucket_id AND s.key = q.key
              ORDER BY s.state IN (2, 5) DESC, s.state IN (1, 2, 5) DESC, s.seq DESC LIMIT 1)
        ) candidates LIMIT 1) v ON true
+  LEFT JOIN LATERAL (
+       SELECT s.state, s.run_id FROM version s
+        WHERE q.mode = 3 AND h.seq > v.seq AND s.bucket_id = q.bucket_id AND s.key = q.key AND s.seq > v.seq
+          AND s.state IN (3, 4)
+        ORDER BY s.seq DESC LIMIT 1) n ON true
   {CONTENT}
 """
 

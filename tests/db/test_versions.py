@@ -429,3 +429,18 @@ def test_a_later_run_fills_what_was_left_out(run: Any) -> None:
             assert resolved.version.processing[step] == "done" and resolved.version.processing["a"] == 1
 
     run(story)
+
+
+def test_previous_while_scanning_tells_of_what_is_newer(run: Any) -> None:
+    async def story(w: World) -> None:
+        b = await new_bucket(w.pool)
+        await w.decide(await w.put(b, b"k", b"good"))
+        later = await w.put(b, b"k", b"evil")
+        resolved = await w.versions.resolve(b, b"k", prefer_ready=True)
+        assert resolved.inline == b"good" and resolved.newer is None
+        await w.decide(later, Verdict.QUARANTINED, "malware")
+        resolved = await w.versions.resolve(b, b"k", prefer_ready=True)
+        assert resolved.inline == b"good"
+        assert (resolved.newer, resolved.newer_run) == (State.QUARANTINED, later.run_id)
+
+    run(story)
