@@ -239,13 +239,16 @@ def agree(sniffed: str | None, claimed: str | None) -> bool:
 def extension(key: bytes | str) -> str:
     """The extension of a key's last segment: lower case, without the dot; "" for none.
 
-    Trailing dots and blanks are ignored, as Windows ignores them, and compatibility forms are folded, so that
-    ``a.exe.`` and ``a.ＥＸＥ`` are what they will be on somebody's desktop.
+    Trailing dots and blanks are ignored, as Windows ignores them, and so are stream names (``a.exe::$DATA``); characters
+    that nobody sees are left out and compatibility forms folded, so that ``a.exe.``, ``a.exe\\n`` and ``a.ＥＸＥ`` are
+    what they will be on somebody's desktop.
     """
     text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-    name = unicodedata.normalize("NFKC", text).replace("\\", "/").rpartition("/")[2].rstrip(". \t\0")
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) not in ("Cc", "Cf"))
+    name = text.replace("\\", "/").rpartition("/")[2].rstrip(". ")
     stem, dot, end = name.rpartition(".")
-    return end.casefold() if dot and (stem or end) else ""
+    return end.partition(":")[0].rstrip(" ").casefold() if dot and (stem or end) else ""
 
 
 def expected(name: str) -> str | None:

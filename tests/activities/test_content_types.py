@@ -86,6 +86,9 @@ def test_any_key_has_an_extension_without_dots_or_slashes(key: bytes) -> None:
     "key, name",
     [
         ("a.txt", "txt"),
+        ("a.exe\n", "exe"),
+        ("a.exe::$DATA", "exe"),
+        ("a.e\u200bxe", "exe"),
         ("a.tar.gz", "gz"),
         ("a", ""),
         ("a.b/c", ""),
