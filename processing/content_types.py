@@ -239,9 +239,9 @@ def agree(sniffed: str | None, claimed: str | None) -> bool:
 def extension(key: bytes | str) -> str:
     """The extension of a key's last segment: lower case, without the dot; "" for none.
 
-    Trailing dots and blanks are ignored, as Windows ignores them, and so are stream names (``a.exe::$DATA``); characters
-    that nobody sees are left out and compatibility forms folded, so that ``a.exe.`` and ``a.ＥＸＥ`` are what they will be
-    on somebody's desktop.
+    Trailing dots and blanks are ignored, as Windows ignores them, and so are stream names (``a.exe::$DATA``).
+    Characters that nobody sees are left out and compatibility forms folded: ``a.ＥＸＥ`` is what it will be on
+    somebody's desktop.
     """
     text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
     if not (text.isascii() and text.isprintable()):
