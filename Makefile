@@ -5,13 +5,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test lint conformance docs constraints clean help
+.PHONY: run test lint conformance bench docs constraints clean help
 
 help:
 	@echo "make run          start the service (database included): S3 on 9000, admin on 9001"
 	@echo "make test         the whole suite     make test T=tests/pure   a part of it"
 	@echo "make lint         ruff, mypy, import-linter"
 	@echo "make conformance  the ceph s3-tests against a server of ours"
+	@echo "make bench        measure this gateway and its installed peers: make bench ARGS=\"--quick --peers\""
 	@echo "make docs         write docs/settings.md, metrics.md, cli.md and errors.md from the code"
 	@echo "make constraints  resolve the pinned dependencies anew"
 
@@ -29,6 +30,10 @@ lint: $(VENV)/.test
 
 conformance: $(VENV)/.test
 	$(BIN)/python -m conformance $(ARGS)
+
+# Measures; needs wrk and curl. bench/README.md says how to repeat a run.
+bench: $(VENV)/.test
+	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(VENV)/.test
 	$(BIN)/python -m gateway.cli.reference docs

@@ -1,0 +1,1 @@
+"""Side-by-side measurements of S3 endpoints; see README.md."""
