@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 
+from processing.activities.tier_copy import copy_into
 from storage_tiers.memory import MemoryTier
+from storage_tiers.staging import Staging
 from storage_tiers.tier import BlobId, Sink
 from tests.operations.house import House
 
@@ -47,6 +54,38 @@ def test_the_row_is_durable_before_the_first_byte(dsn: str) -> None:
         assert house.run(states()) == [2, 2]
     finally:
         house.stop()
+
+
+def test_so_it_is_when_bytes_move_between_tiers() -> None:
+    order: list[tuple[str, UUID]] = []
+
+    class Target(MemoryTier):
+        async def begin(self, blob: BlobId) -> Sink:
+            order.append(("bytes", blob))
+            return await super().begin(blob)
+
+    async def stage(conn: Any, blob: UUID, tier: str) -> None:
+        order.append(("row", blob))
+
+    async def source(content: Any) -> AsyncIterator[bytes]:
+        yield b"data"
+
+    async def main() -> None:
+        target: Any = Target("archive")
+        staging = Staging({"archive": target}, 1)
+        context: Any = SimpleNamespace(
+            subjects=SimpleNamespace(stage=stage, open=source),
+            services={"staging": staging},
+            heartbeat=lambda: None,
+            progress=lambda *args, **counts: None,
+        )
+        digest = "sha256:" + hashlib.sha256(b"data").hexdigest()
+        content: Any = SimpleNamespace(digest=digest, part_sizes=(), size=4, pieces=[])
+        blob = await copy_into(context, content, target)
+        assert order == [("row", blob), ("bytes", blob)]
+        staging.close()
+
+    asyncio.run(main())
 
 
 def test_a_refused_body_leaves_neither_row_nor_bytes(dsn: str) -> None:
