@@ -25,7 +25,8 @@ def idle(site: Site) -> Outcome:
 def busy(site: Site) -> Outcome:
     """Milliseconds, beside PUTs of new keys at about half the rate of the load put-new-32."""
     most = site.rates.get("put-new-32", 0.0) or 1000.0
-    pause = max(1, round(2 * BEHIND / most * 1000))
+    # A connection makes a request each pause + latency; the latter is less than at the maximum with half as many.
+    pause = max(1, round(1.5 * BEHIND / most * 1000))
     seconds = max(2.0, site.knobs.seconds)
     paths = site.fresh(round(site.knobs.rate * seconds), "behind")
     options = site.options(puts=paths, share=10, size=SMALL, pause=pause)
