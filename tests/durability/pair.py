@@ -16,6 +16,10 @@ from botocore.exceptions import ClientError
 from tests import pg
 from tests.server import Server, make_server
 
+ONCE: dict[str, Any] = {
+    "retries": {"total_max_attempts": 1}
+}  # botocore's max_attempts counts repeats: an error would hide behind one
+
 
 @dataclass
 class Pair:
@@ -23,7 +27,7 @@ class Pair:
     second: Server
 
     def clients(self) -> tuple[Any, Any]:
-        return self.first.client(), self.second.client()
+        return self.first.client(**ONCE), self.second.client(**ONCE)
 
 
 @contextmanager

@@ -56,6 +56,53 @@ def until(check: Callable[[], bool], patience: float = 30.0) -> None:
         time.sleep(0.01)
 
 
+def rows(pair: Pair, bucket: str) -> int:
+    """Versions of a bucket, those that no listing shows too."""
+
+    async def count() -> int:
+        conn = await asyncpg.connect(pair.first.database)
+        try:
+            statement = "SELECT count(*) FROM version v JOIN bucket b ON b.id = v.bucket_id WHERE b.name = $1"
+            return int(await conn.fetchval(statement, bucket))
+        finally:
+            await conn.close()
+
+    return asyncio.run(count())
+
+
+def test_two_creators_held_in_the_middle(pair: Pair, bucket: str) -> None:
+    """Both processes write at once to a key whose head is there; versions are locked until both have come that far."""
+    a, b = pair.clients()
+    a.put_object(Bucket=bucket, Key="lock", Body=eicar())
+    pair.first.wait_state(bucket, "lock", "quarantined")
+
+    async def both() -> list[tuple[int, str]]:
+        conn = await asyncpg.connect(pair.first.database)
+        look = await asyncpg.connect(pair.first.database)
+        waiting = """SELECT count(*) FROM pg_stat_activity
+                      WHERE datname = current_database() AND wait_event_type = 'Lock'
+                        AND query ~ 'INSERT INTO version|FROM head'"""  # not what sweeps and collector ask
+        try:
+            async with conn.transaction():
+                await conn.execute("LOCK TABLE version IN SHARE MODE")  # reads go on, inserts wait
+                writes = [
+                    asyncio.create_task(
+                        asyncio.to_thread(
+                            status, partial(client.put_object, Bucket=bucket, Key="lock", Body=b"x", IfNoneMatch="*")
+                        )
+                    )
+                    for client in (a, b)
+                ]
+                while await look.fetchval(waiting) < 2 and not any(task.done() for task in writes):
+                    await asyncio.sleep(0.01)
+            return list(await asyncio.gather(*writes))
+        finally:
+            await conn.close()
+            await look.close()
+
+    assert sorted(asyncio.run(both())) == [(200, ""), (412, "PreconditionFailed")]
+
+
 @pytest.mark.parametrize("hidden", [False, True], ids=["new-key", "key-of-a-quarantined-version"])
 def test_fifty_creators_one_winner(pair: Pair, bucket: str, hidden: bool) -> None:
     a, b = pair.clients()
@@ -188,20 +235,6 @@ def test_verdicts_out_of_order_end_at_the_last(pair: Pair, scanner: Scanner, buc
     until(lambda: rows(pair, bucket) == 1)  # one S3 id, one row
 
 
-def rows(pair: Pair, bucket: str) -> int:
-    """Versions of a bucket, those that no listing shows too."""
-
-    async def count() -> int:
-        conn = await asyncpg.connect(pair.first.database)
-        try:
-            statement = "SELECT count(*) FROM version v JOIN bucket b ON b.id = v.bucket_id WHERE b.name = $1"
-            return int(await conn.fetchval(statement, bucket))
-        finally:
-            await conn.close()
-
-    return asyncio.run(count())
-
-
 def test_overwrites_from_both_sides_end_at_the_last(pair: Pair, bucket: str) -> None:
     a, b = pair.clients()
     for i in range(30):
@@ -209,8 +242,8 @@ def test_overwrites_from_both_sides_end_at_the_last(pair: Pair, bucket: str) -> 
     assert text(a, bucket, "k") == "29"
     pair.first.wait_state(bucket, "k")
     assert text(b, bucket, "k") == "29"
-    versions = a.list_object_versions(Bucket=bucket)["Versions"]
-    assert [v["VersionId"] for v in versions] == ["null"]
+    assert [v["VersionId"] for v in a.list_object_versions(Bucket=bucket)["Versions"]] == ["null"]
+    until(lambda: rows(pair, bucket) == 1)  # one S3 id, one row
 
 
 def test_overwriting_switching_versioning_and_deleting_between_put_and_verdict(

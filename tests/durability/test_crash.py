@@ -21,6 +21,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.activities.clamd import eicar
+from tests.durability.pair import ONCE
 from tests.durability.scanner import running_scanner
 from tests.server import Server, StartServer
 
@@ -56,7 +57,7 @@ class Load:
     def run(self, number: int) -> None:
         rng = random.Random(number)
         while not self.over.is_set():
-            client = self.server.client(connect_timeout=1, read_timeout=20)
+            client = self.server.client(connect_timeout=1, read_timeout=20, **ONCE)
             key = f"{number}-{self.count % 20}" if rng.random() < 0.5 else f"{number}-n{self.count}"
             self.count += 1
             data = os.urandom(rng.choice([10, 3000, 40_000, 300_000]))
