@@ -19,6 +19,7 @@ POOL = 16 * MIB  # random bytes that small bodies are cut from, at any byte
 LISTED = 1000  # keys below one prefix
 PREFIXES = 10
 LOAD_CLIENTS = 32
+FILL_MARGIN = 20
 FILL_PATIENCE = 1800.0  # seconds to put all objects of one kind
 BUCKETS = ("bench-small", "bench-empty", "bench-list", "bench-large")
 
@@ -139,9 +140,12 @@ class Site:
     def _put_all(self, keys: Sequence[str], size: int) -> None:
         clients = min(LOAD_CLIENTS, len(keys))
         options = self.options(puts=self.write("fill", self.endpoint.paths("PUT", keys)), share=10, size=size)
-        # wrk asks for one request that it does not send, and drops what is on its way at the end: a second round.
-        options["stop"] = len(keys) + clients + 1
-        wrk.fill(self.endpoint.url, clients, options, FILL_PATIENCE)
+        # wrk asks for one request that it does not send, and drops what is on its way at the end, which may be a slow
+        # one from long ago: some go on into a second round.
+        options["stop"] = len(keys) + clients * FILL_MARGIN
+        found = wrk.fill(self.endpoint.url, clients, options, FILL_PATIENCE)
+        if found.errors > len(keys) // 1000:
+            raise Refused(f"{self.name}: {found.errors} of {found.answers} objects were not stored")
         client = Client(self.endpoint)
         for key in random.Random(2).sample(keys, min(20, len(keys))):
             answer = client.good("GET", key)
