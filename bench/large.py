@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.endpoint import Client, Refused
+from bench.endpoint import OURS, Client, Refused
 from bench.outcome import Outcome, of_times
 from bench.site import MIB, Site
 
@@ -98,7 +98,8 @@ def complete(site: Site) -> Outcome:
 
 def complete_many(site: Site) -> Outcome:
     """Completion of 10,000 parts, which were copied from a large object: milliseconds."""
-    need = site.knobs.parts * LEAST_PART * 1.2
+    # Ours shares the bytes; others copy them.
+    need = 0.0 if site.name == OURS else site.knobs.parts * LEAST_PART * 1.2
     free = shutil.disk_usage(site.folder).free
     if need > free:
         return of_times(float("nan"), [], 0.0, 0, f"skipped: may need {need / 1e9:.0f} GB, free are {free / 1e9:.0f}")
