@@ -9,7 +9,7 @@ import asyncpg
 from gateway.db import blobs, heads, runs
 from gateway.db.errors import NoSuchVersion, RestoreInProgress
 from gateway.db.subjects import expiry
-from gateway.domain.objects import Bucket, State, Version, VersionRef
+from gateway.domain.objects import Bucket, State, Version
 from storage_tiers.tier import Speed
 
 
@@ -32,7 +32,7 @@ class Recalls:
                     """SELECT state, restoring, restore_n, restored_until > clock_timestamp() AS restored,
                               clock_timestamp() AS now
                          FROM version WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4 FOR UPDATE""",
-                    *_name(ref),
+                    *ref.row,
                 )
                 if row is None or row["state"] not in (State.SCANNING, State.READY):
                     raise NoSuchVersion(version.version_id)
@@ -42,7 +42,7 @@ class Recalls:
                     await conn.execute(
                         """UPDATE version SET restored_until = $5
                             WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4""",
-                        *_name(ref),
+                        *ref.row,
                         expiry(row["now"], days, self._day),
                     )
                     return "extended"
@@ -50,7 +50,7 @@ class Recalls:
                 await conn.execute(
                     """UPDATE version SET restoring = true, restore_n = $5
                         WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4""",
-                    *_name(ref),
+                    *ref.row,
                     n,
                 )
                 run = runs.recall(bucket.owner.id, ref, n, days, speed.value)
@@ -75,7 +75,3 @@ class Recalls:
             )
             await blobs.drop_references(conn, [row["blob"] for row in rows], self._grace)
             return len(rows)
-
-
-def _name(ref: VersionRef) -> tuple[int, bytes, int, int]:
-    return ref.bucket_id, ref.key, ref.seq, ref.rnd

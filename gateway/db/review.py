@@ -63,7 +63,7 @@ class Review:
                     """UPDATE version SET state = 2, code = NULL, detail = NULL, verdict_of = 'released',
                               processing = processing || jsonb_build_object('released', true)
                         WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4""",
-                    *_name(ref),
+                    *ref.row,
                 )
                 if row["is_null"]:
                     await heads.settle_nulls(conn, self._engine, [ref], self._grace)
@@ -113,7 +113,7 @@ class Review:
                     """SELECT run_id FROM workflow_run
                         WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4 AND state IN (1, 2, 3)
                           AND run_key LIKE 'post:%' LIMIT 1""",
-                    *_name(ref),
+                    *ref.row,
                 )
                 if live is not None:
                     raise NotReviewable(f"run {live} of this version is still live")
@@ -130,7 +130,7 @@ class Review:
                               code = CASE WHEN $8 THEN NULL ELSE code END,
                               detail = CASE WHEN $8 THEN NULL ELSE detail END
                         WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4""",
-                    *_name(ref),
+                    *ref.row,
                     generation,
                     enqueued[0].run_id,
                     chosen.fingerprint,
@@ -169,7 +169,7 @@ class Review:
             except NotReviewable:
                 continue  # a run is live: its verdict, or the next round
             await self._pool.execute(
-                "DELETE FROM rescan WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4", *_name(ref)
+                "DELETE FROM rescan WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4", *ref.row
             )
         return started
 
@@ -208,7 +208,7 @@ class Review:
             """SELECT state, is_null, digest, storage_class, generation, run_id, content_type, code,
                       coalesce(restored_until > now(), false) AS restored
                  FROM version WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4 FOR UPDATE""",
-            *_name(ref),
+            *ref.row,
         )
         if row is None:
             raise NoSuchVersion(ref.version_id)
@@ -223,22 +223,18 @@ class Review:
         new = VersionRef(ref.bucket_id, ref.key, head.seq + 1, random64())
         await conn.execute(
             "UPDATE version SET seq = $5, rnd = $6 WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4",
-            *_name(ref),
+            *ref.row,
             new.seq,
             new.rnd,
         )
         for table in ("extent", "version_part", "sidecar"):
             await conn.execute(
-                f"UPDATE {table} SET seq = $4 WHERE bucket_id = $1 AND key = $2 AND seq = $3", *_name(ref)[:3], new.seq
+                f"UPDATE {table} SET seq = $4 WHERE bucket_id = $1 AND key = $2 AND seq = $3", *ref.row[:3], new.seq
             )
         await conn.execute(
             "UPDATE head SET seq = $3 WHERE bucket_id = $1 AND key = $2", ref.bucket_id, ref.key, new.seq
         )
         return new
-
-
-def _name(ref: VersionRef) -> tuple[int, bytes, int, int]:
-    return ref.bucket_id, ref.key, ref.seq, ref.rnd
 
 
 def _target(bucket: Bucket, ref: VersionRef, row: asyncpg.Record) -> dict[str, object]:

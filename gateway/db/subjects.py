@@ -19,8 +19,6 @@ from processing.ports import Conn, Content, Piece, SubjectSuperseded
 from storage_tiers.placement import Placement
 from storage_tiers.tier import WHOLE, ByteSpan
 
-Query = tuple[int, bytes, int, int]
-
 LOAD = """
 SELECT q.i, v.bucket_id, v.key, v.seq, v.rnd, v.is_null, v.state, v.size, v.digest, v.content_type, v.storage_class,
        v.metadata, v.processing, v.generation, v.blob, v.blob_offset, v.extents, v.restoring, v.restored_until,
@@ -243,7 +241,7 @@ class VersionSubjects:
                  FROM (SELECT coalesce(processing -> 'degraded', '{}') - $6::text[] AS rest FROM version
                         WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4) d
                 WHERE v.bucket_id = $1 AND v.key = $2 AND v.seq = $3 AND v.rnd = $4""",
-            *_name(ref),
+            *ref.row,
             {name: value for name, value in outcome.processing.items() if name != "degraded"},
             list(outcome.fills),
         )
@@ -287,7 +285,7 @@ class VersionSubjects:
             updated = await conn.execute(
                 """UPDATE version SET restoring = restoring OR $5
                     WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4""",
-                *_name(ref),
+                *ref.row,
                 workflow == "tier.recall",
             )
             if updated == "UPDATE 0":
@@ -296,7 +294,7 @@ class VersionSubjects:
         row = await conn.fetchrow(
             """SELECT state, is_null, run_id FROM version
                 WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4""",
-            *_name(ref),
+            *ref.row,
         )
         if row is None or row["run_id"] != run_id:
             raise SubjectSuperseded(ref.version_id)
@@ -308,7 +306,7 @@ class VersionSubjects:
             await conn.execute(
                 """UPDATE version SET state = 1, code = NULL, detail = NULL
                     WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4""",
-                *_name(ref),
+                *ref.row,
             )
             await heads.recompute(conn, [(ref.bucket_id, ref.key)])
 
@@ -333,14 +331,14 @@ class VersionSubjects:
             row = await conn.fetchrow(
                 """SELECT state, blob, blob_offset, extents FROM version
                     WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4 FOR UPDATE""",
-                *_name(ref),
+                *ref.row,
             )
             if row is None or row["state"] != State.READY:
                 return False
             old = [row["blob"]] if row["blob"] is not None else []
             if row["blob"] is None and row["extents"]:
                 spans = await conn.fetch(
-                    "DELETE FROM extent WHERE bucket_id = $1 AND key = $2 AND seq = $3 RETURNING blob", *_name(ref)[:3]
+                    "DELETE FROM extent WHERE bucket_id = $1 AND key = $2 AND seq = $3 RETURNING blob", *ref.row[:3]
                 )
                 old = [span["blob"] for span in spans]
             if set(old) != {piece.blob for piece in content.pieces}:
@@ -350,7 +348,7 @@ class VersionSubjects:
             await conn.execute(
                 """UPDATE version SET blob = $5, blob_offset = 0, extents = 1
                     WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4""",
-                *_name(ref),
+                *ref.row,
                 blob,
             )
             await blobs.drop_references(conn, old, self._grace)
@@ -362,7 +360,7 @@ class VersionSubjects:
             row = await conn.fetchrow(
                 """SELECT restored_blob, restoring, clock_timestamp() AS now FROM version
                     WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4 FOR UPDATE""",
-                *_name(ref),
+                *ref.row,
             )
             if row is None or not row["restoring"]:
                 return False
@@ -371,7 +369,7 @@ class VersionSubjects:
             await conn.execute(
                 """UPDATE version SET restored_blob = $5, restored_until = $6, restoring = false
                     WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4""",
-                *_name(ref),
+                *ref.row,
                 blob,
                 expiry(row["now"], days, self._day),
             )
@@ -384,7 +382,7 @@ class VersionSubjects:
         async with self._pool.acquire() as conn, conn.transaction():
             row = await conn.fetchrow(
                 "SELECT state FROM version WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4 FOR UPDATE",
-                *_name(ref),
+                *ref.row,
             )
             if row is None:
                 return False
@@ -392,13 +390,13 @@ class VersionSubjects:
                 return False
             old = await conn.fetchval(
                 "SELECT blob FROM sidecar WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND kind = $4",
-                *_name(ref)[:3],
+                *ref.row[:3],
                 kind,
             )
             await conn.execute(
                 """INSERT INTO sidecar (bucket_id, key, seq, kind, blob, size) VALUES ($1, $2, $3, $4, $5, $6)
                    ON CONFLICT (bucket_id, key, seq, kind) DO UPDATE SET blob = excluded.blob, size = excluded.size""",
-                *_name(ref)[:3],
+                *ref.row[:3],
                 kind,
                 blob,
                 size,
@@ -410,10 +408,6 @@ class VersionSubjects:
 
 class _Lost(Exception):
     """The compare-and-swap was lost: roll back."""
-
-
-def _name(ref: VersionRef) -> Query:
-    return ref.bucket_id, ref.key, ref.seq, ref.rnd
 
 
 def _sha256(digest: str) -> bytes | None:

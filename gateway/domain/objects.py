@@ -68,6 +68,11 @@ class VersionRef:
     rnd: int
 
     @property
+    def row(self) -> tuple[int, bytes, int, int]:
+        """The four columns that name and guard the version's row, in the order statements take them."""
+        return self.bucket_id, self.key, self.seq, self.rnd
+
+    @property
     def version_id(self) -> str:
         """S3's version id: seq and rnd, 32 hexadecimal characters."""
         return f"{self.seq & MASK:016x}{self.rnd & MASK:016x}"
