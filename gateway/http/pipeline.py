@@ -20,6 +20,7 @@ from aiohttp import web
 from gateway.domain.objects import Account
 from gateway.domain.policy import ANONYMOUS, Caller, decide
 from gateway.http.body import Body, ClientGone
+from gateway.http.offload import Offload
 from gateway.http.pace import PaceLimits
 from gateway.http.reply import Reply, Sent, document, new_host_id, new_request_id, send
 from gateway.ops import access, buckets, copy, listing, multipart, objects, service
@@ -78,8 +79,13 @@ class Pipeline:
         self._sv = services
         self._handlers = handlers()
         self._limits = PaceLimits(settings.body_timeout, settings.min_rate_grace, max(1.0, settings.min_rate))
+        self._offload = Offload()
         self._in_flight = 0
         self._tenants: Counter[int] = Counter()
+
+    def close(self) -> None:
+        """Give the threads of large bodies back; nothing may be served any more."""
+        self._offload.close()
 
     @property
     def in_flight(self) -> int:
@@ -145,6 +151,9 @@ class Pipeline:
             raise
         except Exception as error:
             return self._failure(request, trace, error)
+        finally:
+            if trace.body is not None:
+                trace.body.close()
 
     def _hosts(self, request: web.BaseRequest, headers: Headers) -> tuple[str, ...]:
         """The host values that the request may have been signed for."""
@@ -209,6 +218,7 @@ class Pipeline:
             decoder=decoder,
             expects=(headers.get("expect") or "").lower() == "100-continue",
             sha256=payload.sha256,
+            offload=None if "transfer-encoding" in headers else self._offload,
         )
 
     # --- limits per account --------------------------------------------------------------------------------------
@@ -229,7 +239,13 @@ class Pipeline:
 
     async def _send(self, request: web.BaseRequest, trace: Trace, reply: Reply) -> Sent:
         return await send(
-            request, reply, trace.request_id, trace.host_id, self._limits, close=self._must_close(request, trace)
+            request,
+            reply,
+            trace.request_id,
+            trace.host_id,
+            self._limits,
+            close=self._must_close(request, trace),
+            offload=self._offload,
         )
 
     def _must_close(self, request: web.BaseRequest, trace: Trace) -> bool:
