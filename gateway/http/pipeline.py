@@ -37,6 +37,7 @@ log = structlog.get_logger()
 Handler = Callable[[Call, Services], Awaitable[Reply]]
 
 FAMILIES = (service, buckets, objects, copy, multipart, listing)
+GONE = 499  # the status, in metrics and logs, of a request whose client went away
 UNKNOWN = "Unknown"  # the operation's name in metrics and logs while there is none
 SOON = {"Retry-After": "1", "x-amz-retry-after": "1000"}
 LINGER = 10.0  # seconds, and
@@ -93,7 +94,7 @@ class Pipeline:
         return self._in_flight
 
     async def handle(self, request: web.BaseRequest) -> Sent:
-        """Serve one request. Never raises but for cancellation and ConnectionError, when the client is gone."""
+        """Serve one request. Never raises but for cancellation, when the client is gone."""
         loop = asyncio.get_running_loop()
         trace = Trace(new_request_id(), new_host_id(), loop.time())
         self._in_flight += 1
@@ -109,6 +110,11 @@ class Pipeline:
                 sent = await self._send(request, trace, self._failure(request, trace, error))
             await self._drain(request, trace)
             return sent
+        except ConnectionError:
+            # A thread may learn it before the event loop does; aiohttp would write a 500 into what is left.
+            if request.transport is not None:
+                request.transport.abort()
+            return Sent(False, GONE, loop.time(), 0)
         finally:
             self._in_flight -= 1
             if trace.account is not None:
@@ -300,7 +306,7 @@ class Pipeline:
 
     def _report(self, request: web.BaseRequest, trace: Trace, sent: Sent | None, now: float) -> None:
         """One line and one set of figures per request, also for those whose client went away (status 499)."""
-        status = sent.status if sent is not None else 499
+        status = sent.status if sent is not None else GONE
         code = trace.error.code if trace.error is not None else None
         first = sent.first - trace.started if sent is not None else None
         received = trace.body.received if trace.body is not None else 0

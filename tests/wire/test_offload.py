@@ -236,6 +236,20 @@ def test_a_read_error_after_the_head_cuts_the_connection(
         assert len(rest_of(wire)) < 4 * MIB
 
 
+def test_a_thread_that_learns_first_of_a_reset(
+    files: Files, root: Signer, place: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: int) -> int:
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(offload.os, "sendfile", fail)
+    with started(files, root, f"/{place}/big") as wire:
+        assert b"HTTP/1.1 500" not in rest_of(wire)
+        files.settled()
+    assert files.metrics.requests[-1][:2] == ("GetObject", 499)
+    assert "outside the pipeline" not in capfd.readouterr().err
+
+
 def test_a_file_that_cannot_be_read_is_told(
     files: Files, root: Signer, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,8 +278,10 @@ def test_a_reader_that_stands_still_is_cut(files: Files, root: Signer, place: st
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_a_reader_that_leaves(files: Files, root: Signer, place: str, how: str) -> None:
     wire = started(files, root, f"/{place}/big")
+    seen_before = len(files.metrics.requests)
     getattr(wire, how)()
     files.settled()
+    assert [status for _, status, _ in files.metrics.requests[seen_before:]] == [499]
 
 
 def test_a_reader_that_half_closes_gets_all(files: Files, root: Signer, place: str) -> None:
