@@ -59,7 +59,9 @@ async def serve(
         stack.callback(sampler.cancel)
         admin_listener = await site.listen(admin)
         stack.push_async_callback(admin_listener.stop)
-        listener = Listener(Pipeline(core.services).handle, head_timeout=settings.header_timeout)
+        pipeline = Pipeline(core.services)
+        stack.callback(pipeline.close)
+        listener = Listener(pipeline.handle, head_timeout=settings.header_timeout)
         await listener.start(s3, tls)
         health.started = True
         ready()

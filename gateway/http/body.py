@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
+from gateway.http.offload import FAST, RECEIVE_LEAST, Intake, Offload
 from gateway.http.pace import Pace, PaceLimits
 from gateway.s3.errors import S3Error
 
@@ -52,6 +53,7 @@ class Body:
         decoder: Decoder | None = None,
         expects: bool = False,
         sha256: str | None = None,
+        offload: Offload | None = None,
     ) -> None:
         self.length = length
         self.sha256 = sha256
@@ -63,6 +65,9 @@ class Body:
         self._pace = Pace(limits)
         self.expects = expects and not self._payload.is_eof() and request.version >= (1, 1)
         self._started = False
+        self._lending = False
+        self._offload = offload if decoder is None else None
+        self._intake: Intake | None = None
 
     @property
     def announced(self) -> bool:
@@ -93,12 +98,23 @@ class Body:
             pieces.append(piece)
         return b"".join(pieces)
 
+    def lend(self) -> None:
+        """The reader is done with each piece before it asks for the next: pieces may be views of one buffer, so that
+        threads can receive what is left of a large body."""
+        self._lending = True
+
+    def close(self) -> None:
+        """Nobody reads on; what has not arrived is aiohttp's again. Any number of times."""
+        self._offload = None
+        if self._intake is not None:
+            self._intake.close()
+
     async def _pieces(self) -> AsyncIterator[bytes | memoryview]:
         """Payload as it arrives. Raises IncompleteBody, RequestTimeout and what the decoder raises."""
         self._invite()
         decoder = self._decoder
         while data := await self._next():
-            for piece in (data,) if decoder is None else decoder.feed(data):
+            for piece in (data,) if decoder is None else decoder.feed(bytes(data)):  # bytes already: no copy
                 if piece:
                     self._count(len(piece))
                     yield piece
@@ -117,11 +133,16 @@ class Body:
             self._request.transport.write(CONTINUE)
         self._started = True
 
-    async def _next(self) -> bytes:
+    async def _next(self) -> bytes | memoryview:
         """Whatever has arrived, b"" at the end."""
         payload = self._payload
         try:
-            data = payload.read_nowait()
+            data = self._hand_over() if self._worthwhile() else payload.read_nowait()
+            if self._intake is not None and not data:
+                piece = await self._intake.next()
+                if piece is not None:
+                    return piece
+                self._intake = None
             if data or payload.at_eof():
                 self._pace.account(0, len(data))
                 return data
@@ -137,6 +158,19 @@ class Body:
             raise incomplete(self.received, self.length) from error
         except (ConnectionError, RuntimeError) as error:  # aiohttp: "Connection closed."
             raise ClientGone from error
+
+    def _worthwhile(self) -> bool:
+        """Whether threads should receive the rest, now that it is known how fast the sender is."""
+        if self._offload is None or not self._lending or self.length is None or self.received < RECEIVE_LEAST:
+            return False
+        return self._pace.waited * FAST <= self.received
+
+    def _hand_over(self) -> bytes:
+        """Let threads receive the rest, if they can take it; what has arrived already."""
+        assert self._offload is not None and self.length is not None
+        offload, self._offload = self._offload, None
+        data, self._intake = offload.intake(self._request, self._pace, self.length)
+        return data
 
 
 def incomplete(received: int, length: int | None) -> S3Error:

@@ -1,6 +1,7 @@
 """Bodies on their way out: the one place that knows how an object's bytes reach the socket.
 
-Every GET passes through ``stream``; a faster road for some of them (a descriptor, plain HTTP) belongs here.
+Every GET passes through ``stream``. Content that is one span of one file leaves by sendfile (``offload``) over plain
+HTTP; all else is copied through the event loop.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from typing import Protocol
 
 from aiohttp import web
 
+from gateway.http.offload import Offload
 from gateway.http.pace import Pace, PaceLimits
 
 
 class Content(Protocol):
-    """Bytes to be sent: exactly length of them."""
+    """Bytes to be sent: exactly length of them.
+
+    Where they are one span of one file, it may have ``fd`` (None otherwise) and ``position``.
+    """
 
     @property
     def length(self) -> int: ...
@@ -37,13 +42,26 @@ class ContentMissing(Exception):
     """No byte of a body that should have some; nothing has been sent."""
 
 
-async def stream(request: web.BaseRequest, head: bytes, content: Content, limits: PaceLimits) -> tuple[float, int]:
+async def stream(
+    request: web.BaseRequest, head: bytes, content: Content, limits: PaceLimits, offload: Offload | None = None
+) -> tuple[float, int]:
     """Write head and content. Returns (loop time of the head, bytes of the body).
 
     An error before the first byte of the body is the content's own and is raised as it is: nothing has been sent yet,
     so it can still become an error document. Later ones, a short body and a reader below the minimum rate raise
     ContentBroken. Raises ConnectionError when the peer is gone.
     """
+    outlet = offload.outlet(request, head, content, content.length) if offload is not None else None
+    if outlet is not None:
+        try:
+            if await outlet.send(limits):
+                return outlet.started, outlet.sent
+        except ConnectionError:
+            raise
+        except Exception as error:
+            if not outlet.started:
+                raise
+            raise ContentBroken(outlet.started, outlet.sent, str(error)) from error
     loop = asyncio.get_running_loop()
     writer, protocol = request.writer, request.protocol
     pace = Pace(limits)

@@ -20,6 +20,7 @@ from aiohttp import web
 from gateway.domain.objects import Account
 from gateway.domain.policy import ANONYMOUS, Caller, decide
 from gateway.http.body import Body, ClientGone
+from gateway.http.offload import Offload
 from gateway.http.pace import PaceLimits
 from gateway.http.reply import Reply, Sent, document, new_host_id, new_request_id, send
 from gateway.ops import access, buckets, copy, listing, multipart, objects, service
@@ -36,6 +37,7 @@ log = structlog.get_logger()
 Handler = Callable[[Call, Services], Awaitable[Reply]]
 
 FAMILIES = (service, buckets, objects, copy, multipart, listing)
+GONE = 499  # the status, in metrics and logs, of a request whose client went away
 UNKNOWN = "Unknown"  # the operation's name in metrics and logs while there is none
 SOON = {"Retry-After": "1", "x-amz-retry-after": "1000"}
 LINGER = 10.0  # seconds, and
@@ -78,8 +80,13 @@ class Pipeline:
         self._sv = services
         self._handlers = handlers()
         self._limits = PaceLimits(settings.body_timeout, settings.min_rate_grace, max(1.0, settings.min_rate))
+        self._offload = Offload()
         self._in_flight = 0
         self._tenants: Counter[int] = Counter()
+
+    def close(self) -> None:
+        """Give the threads of large bodies back; nothing may be served any more."""
+        self._offload.close()
 
     @property
     def in_flight(self) -> int:
@@ -87,7 +94,7 @@ class Pipeline:
         return self._in_flight
 
     async def handle(self, request: web.BaseRequest) -> Sent:
-        """Serve one request. Never raises but for cancellation and ConnectionError, when the client is gone."""
+        """Serve one request. Never raises but for cancellation, when the client is gone."""
         loop = asyncio.get_running_loop()
         trace = Trace(new_request_id(), new_host_id(), loop.time())
         self._in_flight += 1
@@ -103,6 +110,11 @@ class Pipeline:
                 sent = await self._send(request, trace, self._failure(request, trace, error))
             await self._drain(request, trace)
             return sent
+        except ConnectionError:
+            # A thread may learn it before the event loop does; aiohttp would write a 500 into what is left.
+            if request.transport is not None:
+                request.transport.abort()
+            return Sent(False, GONE, loop.time(), 0)
         finally:
             self._in_flight -= 1
             if trace.account is not None:
@@ -145,6 +157,9 @@ class Pipeline:
             raise
         except Exception as error:
             return self._failure(request, trace, error)
+        finally:
+            if trace.body is not None:
+                trace.body.close()
 
     def _hosts(self, request: web.BaseRequest, headers: Headers) -> tuple[str, ...]:
         """The host values that the request may have been signed for."""
@@ -211,6 +226,7 @@ class Pipeline:
             decoder=decoder,
             expects=(headers.get("expect") or "").lower() == "100-continue",
             sha256=payload.sha256,
+            offload=None if "transfer-encoding" in headers else self._offload,
         )
 
     # --- limits per account --------------------------------------------------------------------------------------
@@ -231,7 +247,13 @@ class Pipeline:
 
     async def _send(self, request: web.BaseRequest, trace: Trace, reply: Reply) -> Sent:
         return await send(
-            request, reply, trace.request_id, trace.host_id, self._limits, close=self._must_close(request, trace)
+            request,
+            reply,
+            trace.request_id,
+            trace.host_id,
+            self._limits,
+            close=self._must_close(request, trace),
+            offload=self._offload,
         )
 
     def _must_close(self, request: web.BaseRequest, trace: Trace) -> bool:
@@ -286,7 +308,7 @@ class Pipeline:
 
     def _report(self, request: web.BaseRequest, trace: Trace, sent: Sent | None, now: float) -> None:
         """One line and one set of figures per request, also for those whose client went away (status 499)."""
-        status = sent.status if sent is not None else 499
+        status = sent.status if sent is not None else GONE
         code = trace.error.code if trace.error is not None else None
         first = sent.first - trace.started if sent is not None else None
         received = trace.body.received if trace.body is not None else 0

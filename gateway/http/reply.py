@@ -19,6 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from gateway.http.content import Content, ContentBroken, stream
+from gateway.http.offload import Offload
 from gateway.http.pace import PaceLimits
 from gateway.s3 import messages
 
@@ -79,7 +80,13 @@ class Sent:
 
 
 async def send(
-    request: web.BaseRequest, reply: Reply, request_id: str, host_id: str, limits: PaceLimits, close: bool = False
+    request: web.BaseRequest,
+    reply: Reply,
+    request_id: str,
+    host_id: str,
+    limits: PaceLimits,
+    close: bool = False,
+    offload: Offload | None = None,
 ) -> Sent:
     """Write an answer. Raises ConnectionError when the peer is gone; a body that fails to come cuts the connection."""
     keep_alive = request.keep_alive and not close
@@ -97,7 +104,7 @@ async def send(
         await _write(request, head + reply.body, limits)
         return Sent(keep_alive, reply.status, loop.time(), len(reply.body))
     try:
-        first, size = await stream(request, head, reply.content, limits)
+        first, size = await stream(request, head, reply.content, limits, offload)
     except ContentBroken as broken:
         # Half an object must never look like a whole one: a reset is the only way left to say so.
         if request.transport is not None:

@@ -93,6 +93,7 @@ async def receive(
     sink: Sink | None = None
     try:
         sink = await sv.tiers[tier].begin(blob)
+        body.lend()  # staging copies each piece into its own slices
         size = await sv.staging.receive(_bounded(held, chunks, limit), sink, tally.hashes)
         digests = verify(body, wanted, tally.digests(size))
         await sink.commit()

@@ -208,6 +208,7 @@ class House:
         for task in list(self.engine.tasks):
             task.cancel()
         self.services.staging.close()
+        self.pipeline.close()
         self.pool.terminate()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
