@@ -73,6 +73,7 @@ class Context:
     on_progress: Callable[[Mapping[str, Any]], None] | None = None
     clock: Callable[[], float] = time.monotonic
     last_sign: float = 0.0  # monotonic time of the last sign of life
+    untouched: bool = False  # set by an eager step that found nothing to do: its row rides with the next write
 
     def heartbeat(self) -> None:
         """Say that the step is alive: without it, a step longer than ``step_idle`` is cancelled."""

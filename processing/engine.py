@@ -9,13 +9,14 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import asyncpg
 import structlog
 from asyncpg import Pool
 
 from processing import queries, store
+from processing.births import Births
 from processing.breakers import Breakers, wake_probes
 from processing.failures import Conflict, retryable
 from processing.fills import fill
@@ -25,7 +26,7 @@ from processing.machine import TERMINAL
 from processing.maintenance import pruner, sweeps
 from processing.maintenance.reaper import Reaper
 from processing.maintenance.sweeps import Sweep, Sweeps, Undecided, Wanted
-from processing.model import EngineSettings, Enqueued, Lease, NewRun, Outcome, RunState, Verdict
+from processing.model import EngineSettings, Enqueued, NewRun, Outcome, RunState, Verdict
 from processing.notifier import Notifier
 from processing.ports import Conn, Subjects, SubjectSuperseded
 from processing.registry import Definition, Registry
@@ -113,6 +114,7 @@ class Engine:
             on_end=self._ended,
             on_timer=self._expect_timer,
         )
+        self.births = Births(self._worker, self._lease, registry, define=self._make_known, tell=self._tell)
         self._reaper = Reaper(
             pool, ttl=settings.ttl, max_recoveries=settings.max_recoveries, hooks=self._hooks, fail=self._fail_lost
         )
@@ -184,65 +186,15 @@ class Engine:
     async def enqueue(self, conn: Conn, runs: Sequence[NewRun]) -> list[Enqueued]:
         """Insert runs in the caller's transaction, one statement. Every answer must be passed to ``launch`` after the
         commit, or to ``abandon`` when there was none. Raises ConfigurationError, store.NotJson."""
-        definitions = [self._registry.definition(run.workflow, run.pipeline) for run in runs]
-        for definition in definitions:
-            if definition.fingerprint not in self._defined:
-                await self._define(definition)
-        return await self._insert(conn, runs, definitions)
-
-    async def _insert(self, conn: Conn, runs: Sequence[NewRun], definitions: Sequence[Definition]) -> list[Enqueued]:
-        first: dict[str, int] = {}  # a key given twice counts once
-        for position, run in enumerate(runs):
-            first.setdefault(run.run_key, position)
-        kept = list(first.values())
-        worker = self._worker
-        tokens: list[UUID | None] = []
-        room = worker.free
-        for position in kept:
-            claims = room > 0 and runs[position].delay <= 0 and worker.reserve(runs[position].tenant)
-            room -= claims
-            tokens.append(uuid4() if claims else None)
-        promised = sum(token is not None for token in tokens)
-        worker.promised += promised
-        try:
-            found = await store.enqueue(
-                conn,
-                [runs[position] for position in kept],
-                [definitions[position].lane for position in kept],
-                [definitions[position].fingerprint for position in kept],
-                tokens,
-                self._lease.worker_id if promised else None,
-            )
-        finally:
-            worker.promised -= promised
-        by_position = dict(zip(kept, tokens, strict=True))
-        answers = []
-        for position, run in enumerate(runs):
-            run_id, state = found[run.run_key]
-            new = state is not None and first[run.run_key] == position
-            token = by_position.get(position)
-            claimed = new and state == RunState.RUNNING and token is not None
-            if claimed and token is not None:
-                worker.expect(_born(run_id, token, run, definitions[position]))
-            answers.append(Enqueued(run_id, new, claimed))
-        return answers
+        return await self.births.enqueue(conn, runs)
 
     def launch(self, enqueued: Sequence[Enqueued]) -> None:
         """After the commit: start the runs claimed here, and tell the processes of the others."""
-        waiting = not enqueued
-        for each in enqueued:
-            if each.claimed:
-                self._worker.begin(each.run_id)
-            elif each.created:
-                waiting = True
-        if waiting:
-            self._tell()
+        self.births.launch(enqueued)
 
     def abandon(self, enqueued: Sequence[Enqueued]) -> None:
         """After a rollback: give reserved slots back."""
-        for each in enqueued:
-            if each.claimed:
-                self._worker.forget(each.run_id)
+        self.births.abandon(enqueued)
 
     def _tell(self) -> None:
         self._worker.nudge()
@@ -474,6 +426,10 @@ class Engine:
         for definition in self._registry.definitions():
             await self._define(definition)
 
+    async def _make_known(self, definition: Definition) -> None:
+        if definition.fingerprint not in self._defined:
+            await self._define(definition)
+
     async def _define(self, definition: Definition) -> None:
         """In a transaction of its own: a caller's rollback must not take it away."""
         async with self._pool.acquire() as conn:
@@ -548,8 +504,7 @@ class Engine:
 
     async def _insert_filling(self, conn: Conn, runs: Sequence[NewRun], definitions: Sequence[Definition]) -> None:
         for definition in definitions:
-            if definition.fingerprint not in self._defined:
-                await self._define(definition)
+            await self._make_known(definition)
         await store.enqueue(
             conn, runs, [d.lane for d in definitions], [d.fingerprint for d in definitions], [None] * len(runs), None
         )
@@ -578,19 +533,3 @@ class Engine:
         for number, ask in enumerate(self._wanted):
             table.append(Sweep(f"wanted-{number}", sweeps.wanted(ask, self._enqueue_wanted), s.sweep))
         return table
-
-
-def _born(run_id: int, token: UUID, run: NewRun, definition: Definition) -> Lease:
-    """The lease of a run inserted already running."""
-    return Lease(
-        run_id=run_id,
-        token=token,
-        tenant=run.tenant,
-        lane=definition.lane,
-        workflow=run.workflow,
-        pipeline=run.pipeline,
-        definition=definition.fingerprint,
-        subject=run.subject,
-        input=store.load(store.dump(run.input)),
-        epoch=1,
-    )

@@ -81,6 +81,7 @@ class Execution:
         self._next_event = 0
         self._earlier: dict[str, Mapping[str, Any]] = {}
         self._failed = 0
+        self._untouched = False  # the last step did nothing that a repetition would do twice
         self._degraded: dict[str, str] = {}
         self._gaps: list[tuple[str, str]] = []
         self._poll_state: dict[str, Any] = dict(lease.poll_state)
@@ -230,7 +231,7 @@ class Execution:
             await around.breakers.up(permit)
         seconds = around.monotonic() - started
         self._record(step, attempt, StepStatus.COMPLETED, output, None, seconds, 100.0 * (position + 1) / (total + 1))
-        if not step.lazy:
+        if not step.lazy and not self._untouched:
             await self.flush()
         return None
 
@@ -274,6 +275,7 @@ class Execution:
                     result = await result
         finally:
             self.context = None
+        self._untouched = context.untouched
         if result is None:
             return "{}"
         if not isinstance(result, Mapping):

@@ -31,7 +31,8 @@ class Activity:
     """A function from an item to JSON, idempotent by contract.
 
     optional: when its attempts are used up the run goes on, degraded. eager: its result is in the journal before the
-    next step begins (anything expensive or with outside effects); a lazy one rides with the next write. attempts: how
+    next step begins (anything expensive or with outside effects); a lazy one, and an eager one that found nothing to do
+    (``ctx.untouched``), rides with the next write. attempts: how
     often it is tried. idle: seconds without a sign of life after which an attempt is cancelled (None: the engine's).
     dependency: the breaker that guards it; learnt from the first DependencyDown when not said. code: what a run fails
     with (or a result degrades with) when attempts are used up. looks_at: what of a version decides its result, so that

@@ -43,38 +43,7 @@ def load(text: str | None) -> Any:
 
 # --- enqueue --------------------------------------------------------------------------------------------------------
 
-# engine_activate is called from a CTE whose count is part of the answer: a join that nobody reads is planned away, and
-# the call with it. A run is born claimed only while nobody waits anywhere; otherwise it joins its tenant's line.
-_ENQUEUE = """
-WITH input AS MATERIALIZED (
-    SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
-                         $8::bytea[], $9::bigint[], $10::bigint[], $11::text[], $12::float8[], $13::uuid[])
-        AS t(run_key, tenant, lane, workflow, pipeline, definition, bucket_id, key, seq, rnd, input, delay, token)
-), calm AS MATERIALIZED (
-    SELECT NOT EXISTS (SELECT FROM tenant_q WHERE active) AS yes
-), born AS (
-    SELECT i.*, CASE WHEN i.delay > 0 THEN 3 WHEN i.token IS NOT NULL AND calm.yes THEN 2 ELSE 1 END AS state
-    FROM input i, calm
-), inserted AS (
-    INSERT INTO workflow_run (run_key, tenant, lane, workflow, pipeline, definition, bucket_id, key, seq, rnd, input,
-                              state, epoch, lease_token, worker_id, started_at, wake_at, park_deadline, park_reason)
-    SELECT run_key, tenant, lane, workflow, pipeline, definition, bucket_id, key, seq, rnd, input::jsonb,
-           state, (state = 2)::int, CASE state WHEN 2 THEN token END, CASE state WHEN 2 THEN $14::bigint END,
-           CASE state WHEN 2 THEN clock_timestamp() END,
-           CASE state WHEN 3 THEN clock_timestamp() + delay * interval '1 second' END,
-           CASE state WHEN 3 THEN clock_timestamp() + (delay + 604800) * interval '1 second' END,
-           CASE state WHEN 3 THEN 'delay' END
-    FROM born ORDER BY run_key
-    ON CONFLICT (run_key) DO NOTHING
-    RETURNING run_id, run_key, tenant, lane, state
-), woken AS MATERIALIZED (
-    SELECT engine_activate(array_agg(tenant), array_agg(lane)) FROM inserted WHERE state = 1 HAVING count(*) > 0
-)
-SELECT i.run_key, coalesce(n.run_id, o.run_id) AS run_id, n.state, (SELECT count(*) FROM woken) AS active
-FROM input i
-LEFT JOIN inserted n ON n.run_key = i.run_key
-LEFT JOIN workflow_run o ON n.run_id IS NULL AND o.run_key = i.run_key
-"""
+_ENQUEUE = "SELECT * FROM engine_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 
 
 async def enqueue(
@@ -104,12 +73,7 @@ async def enqueue(
         tokens,
         worker_id,
     )
-    found = {row["run_key"]: (row["run_id"], row["state"]) for row in rows}
-    hidden = [key for key, (run_id, _) in found.items() if run_id is None]
-    if hidden:  # inserted by a transaction that committed after this statement began: visible to the next one
-        for row in await conn.fetch("SELECT run_key, run_id FROM workflow_run WHERE run_key = ANY ($1)", hidden):
-            found[row["run_key"]] = (row["run_id"], None)
-    return found
+    return {row["run_key"]: (row["run_id"], row["state"]) for row in rows}
 
 
 async def define(conn: Connection, fingerprint: str, workflow: str, pipeline: str, body: str) -> int:
@@ -428,9 +392,8 @@ async def wake_waiting(conn: Connection, wait_keys: Sequence[str], spread: float
 
 
 async def end_followers(conn: Connection, wait_keys: Sequence[str]) -> int:
-    """In a transaction, after these runs' ends have committed: wake who follows them."""
-    await lock_keys(conn, wait_keys)
-    return await wake_waiting(conn, wait_keys, 0.0)
+    """In a transaction of its own, after these runs' ends have committed: wake who follows them."""
+    return int(await conn.fetchval("SELECT engine_end_followers($1)", wait_keys))
 
 
 # --- finish ---------------------------------------------------------------------------------------------------------

@@ -69,6 +69,8 @@ class Worker:
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
+        self._led: list[str] = []  # keys of ended runs whose followers are to be woken
+        self._waking = False
         self.looks = 0  # claims made, for tests and metrics
         self.isolated: set[int] = set()
         self._children = asyncio.Semaphore(ISOLATED_AT_ONCE)
@@ -430,15 +432,23 @@ class Worker:
                 self._launch(enqueued)
             for outcome in settled:
                 self._on_end(outcome)
-            self._spawn(self._wake_followers([outcome.run_id for outcome in settled]))
+            self._led += [run_key(outcome.run_id) for outcome in settled]
+            if not self._waking:
+                self._waking = True
+                self._spawn(self._wake_followers())
         return [results[f.run_id] for f in finishes]
 
-    async def _wake_followers(self, run_ids: Sequence[int]) -> None:
-        """Who waits for these runs, in a transaction of its own; a sweep makes up for a crash in between."""
-        async with self._pool.acquire() as conn, conn.transaction():
-            woken = await store.end_followers(conn, [run_key(run_id) for run_id in run_ids])
-        if woken:
-            self._launch(())
+    async def _wake_followers(self) -> None:
+        """Who waits for runs that have ended, in a transaction of its own; a sweep makes up for a crash in between."""
+        try:
+            while self._led:
+                keys, self._led = self._led, []
+                async with self._pool.acquire() as conn:
+                    woken = await store.end_followers(conn, keys)
+                if woken:
+                    self._launch(())
+        finally:
+            self._waking = False
 
     # --- watching ---
 

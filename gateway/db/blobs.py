@@ -19,7 +19,7 @@ from storage_tiers.tier import WHOLE, BlobCorrupt, BlobNotFound, ByteSpan, Reade
 
 log = structlog.get_logger("sluice.blobs")
 LOST = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError)  # the database, for now
-INLINE = "inline"  # the tier name of bytes that lie in blob_bytes
+INLINE = "inline"  # the tier name of bytes that lie in the blob's row
 
 
 class ContentReader:
@@ -167,7 +167,7 @@ class Blobs:
             log.error("blob-damaged", blob=str(extent.blob), tier=extent.tier, error=type(error).__name__)
 
     async def _fetch_inline(self, blobs: list[UUID]) -> Sequence[bytes | None]:
-        rows = await self._pool.fetch("SELECT id, bytes FROM blob_bytes WHERE id = ANY($1)", blobs)
+        rows = await self._pool.fetch("SELECT id, bytes FROM blob WHERE id = ANY($1)", blobs)
         found = {row["id"]: row["bytes"] for row in rows}
         return [found.get(blob) for blob in blobs]
 
@@ -219,10 +219,9 @@ async def insert_inline(conn: Conn, ids: Sequence[UUID], data: Sequence[bytes], 
     if not ids:
         return
     await conn.execute(
-        """WITH q AS (SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bytea[]) AS q (id, bytes, sha256)),
-                b AS (INSERT INTO blob (id, state, tier, size, sha256)
-                      SELECT id, 2, 'inline', length(bytes), sha256 FROM q)
-           INSERT INTO blob_bytes (id, bytes) SELECT id, bytes FROM q""",
+        """INSERT INTO blob (id, state, tier, size, sha256, bytes)
+           SELECT id, 2, 'inline', length(bytes), sha256, bytes
+             FROM unnest($1::uuid[], $2::bytea[], $3::bytea[]) AS q (id, bytes, sha256)""",
         ids,
         data,
         digests,

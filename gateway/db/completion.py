@@ -18,7 +18,6 @@ from gateway.db.batching import Batcher
 from gateway.db.errors import (
     BucketGone,
     Busy,
-    DatabaseError,
     NoSuchKey,
     PreconditionFailed,
     SourceGone,
@@ -33,14 +32,16 @@ from gateway.db.insertion import (
     Layout,
     Parts,
     Shared,
+    Skipped,
     Staged,
     insert_parts,
     insert_versions,
     share_parts,
     share_source,
 )
+from gateway.db.storing import Storing, plain, shown_id
 from gateway.domain.ids import blob_id, random64
-from gateway.domain.objects import NULL_ID, State, Versioning, VersionRef, WriteCondition
+from gateway.domain.objects import State, Versioning, VersionRef, WriteCondition
 from processing.model import Enqueued, NewRun
 from processing.ports import Conn
 from storage_tiers.placement import Placement
@@ -49,10 +50,6 @@ __all__ = ["Completed", "Completion", "Completions", "Inline", "Parts", "Shared"
 
 SCANNING_ROWS = 8  # null versions of one key that may await a verdict at once
 LOCK_TIMEOUT = "5s"
-
-
-class Skipped(DatabaseError):
-    """The head was locked by another process: the write leaves its batch and goes alone."""
 
 
 class Excluded(Exception):
@@ -83,6 +80,7 @@ class Completions:
     ) -> None:
         self._pool, self._engine, self._placement = pool, engine, placement
         self._choose, self.grace, self._ttl = choose, blob_grace, verdict_ttl
+        self._storing = Storing(pool, engine, choose=choose, verdict_ttl=verdict_ttl, most=SCANNING_ROWS)
         self._batches: Batcher[Completion, Completed] = Batcher(
             self._fly,
             key=lambda c: (c.bucket.id, c.key),
@@ -109,18 +107,24 @@ class Completions:
         raise (WriteConflict if conditional else Busy)("another writer holds the key")
 
     async def _fly(self, batch: list[Completion]) -> Sequence[Completed | Exception]:
-        failures: dict[int, Exception] = {}
-        left = list(range(len(batch)))
+        """The short way for what is plain, then the long way for the rest."""
+        short = [i for i, c in enumerate(batch) if plain(c)]
+        stored = await self._storing.store([batch[i] for i in short])
+        results = {i: result for i, result in zip(short, stored, strict=True) if result is not None}
+        left = [i for i in range(len(batch)) if i not in results]
         while left:
             try:
                 written = await self._commit(partial(self.write, batch=[batch[i] for i in left]))
             except Excluded as excluded:
-                failures |= {left[i]: error for i, error in excluded.failures.items()}
-                left = [i for i in left if i not in failures]
-                continue
-            results = dict(zip(left, written.results, strict=True))
-            return [failures[i] if i in failures else results[i] for i in range(len(batch))]
-        return [failures[i] for i in range(len(batch))]
+                results |= {left[i]: error for i, error in excluded.failures.items()}
+            except Exception as error:  # what the short way stored stays stored
+                if not short:
+                    raise
+                results |= dict.fromkeys(left, error)
+            else:
+                results |= dict(zip(left, written.results, strict=True))
+            left = [i for i in left if i not in results]
+        return [results[i] for i in range(len(batch))]
 
     def abandon(self, written: Written) -> None:
         """Give back what a transaction reserved that will not commit."""
@@ -266,11 +270,7 @@ class Completions:
             results.append(
                 Completed(
                     ref=ref,
-                    version_id=None
-                    if versioning is Versioning.OFF
-                    else NULL_ID
-                    if versioning is Versioning.SUSPENDED
-                    else ref.version_id,
+                    version_id=shown_id(ref, versioning),
                     state=verdict.state if verdict else State.SCANNING,
                     code=verdict.code if verdict else None,
                     detail=verdict.detail if verdict else None,

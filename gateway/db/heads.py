@@ -11,6 +11,7 @@ import asyncpg
 
 from gateway.db.blobs import drop_references
 from gateway.domain.objects import State, VersionRef
+from processing.births import Births
 from processing.model import Enqueued, NewRun
 from processing.ports import Conn
 
@@ -19,6 +20,8 @@ Key = tuple[int, bytes]  # bucket id, key
 
 class Runs(Protocol):
     """What the statements here need of the engine."""
+
+    births: Births
 
     async def enqueue(self, conn: Conn, runs: Sequence[NewRun]) -> list[Enqueued]: ...
 

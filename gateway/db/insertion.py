@@ -9,6 +9,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from gateway.db import blobs, verdicts
+from gateway.db.errors import DatabaseError
 from gateway.domain.keys import extension
 from gateway.domain.objects import Attributes, Bucket, State, VersionRef, WriteCondition
 from processing.ports import Conn
@@ -66,6 +67,10 @@ class Completion:
     source: Source
     condition: WriteCondition | None = None
     mode: Literal["sync", "async"] = "async"
+
+
+class Skipped(DatabaseError):
+    """The head was locked by another process: the write leaves its batch and goes alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,17 @@ COLUMNS = """v.bucket_id, v.key, v.seq, v.rnd, v.is_null, v.state, v.etag, v.siz
     v.content_type, v.headers, v.metadata, v.tags, v.checksums, v.checksum_type, v.digest, v.acl, v.owner_id, v.parts,
     v.extents, v.code, v.detail, v.processing, v.generation, v.run_id, v.restoring, v.restored_until, v.expires_at"""
 
+CONTENT = "LEFT JOIN blob bl ON bl.id = CASE WHEN v.restored_until > now() THEN v.restored_blob ELSE v.blob END"
+
 # The bytes of a small object come along, but only those of content that may leave: a ready version's.
-CONTENT = """LEFT JOIN blob bl
-       ON bl.id = CASE WHEN v.restored_until > now() THEN v.restored_blob ELSE v.blob END
-LEFT JOIN blob_bytes bb ON bb.id = CASE WHEN q.bytes AND bl.tier = 'inline' AND v.state = 2 THEN bl.id END"""
+PLACE = """bl.id AS blob, bl.tier, CASE WHEN bl.id = v.blob THEN v.blob_offset ELSE 0 END AS blob_offset,
+    CASE WHEN q.bytes AND v.state = 2 THEN bl.bytes END AS bytes"""
 
 # A key's head names the version that decides; without one the newest skipped version does.
 RESOLVE_CURRENT = f"""
 SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now, true AS is_current,
        n.state AS newer_state, n.run_id AS newer_run,
-       bl.id AS blob, bl.tier, CASE WHEN bl.id = v.blob THEN v.blob_offset ELSE 0 END AS blob_offset, bb.bytes,
+       {PLACE},
        {COLUMNS}
   FROM unnest($1::int[], $2::bigint[], $3::bytea[], $4::bool[]) AS q (i, bucket_id, key, bytes)
   LEFT JOIN bucket b ON b.id = q.bucket_id
@@ -51,7 +52,7 @@ RESOLVE_OTHER = f"""
 SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now,
        v.seq IS NOT DISTINCT FROM h.current_seq AS is_current,
        n.state AS newer_state, n.run_id AS newer_run,
-       bl.id AS blob, bl.tier, CASE WHEN bl.id = v.blob THEN v.blob_offset ELSE 0 END AS blob_offset, bb.bytes,
+       {PLACE},
        {COLUMNS}
   FROM unnest($1::int[], $2::bigint[], $3::bytea[], $4::bool[], $5::smallint[], $6::bigint[], $7::bigint[])
        AS q (i, bucket_id, key, bytes, mode, seq, rnd)

@@ -207,9 +207,7 @@ class Pipeline:
         fresh = operation.target is Target.BUCKET
         call.place = await access.enter(call, self._sv, call.bucket, action, expected, fresh)
 
-    def _body(
-        self, request: web.BaseRequest, call: Call, payload: sigv4.Payload, signed: sigv4.Signed | None
-    ) -> Body:
+    def _body(self, request: web.BaseRequest, call: Call, payload: sigv4.Payload, signed: sigv4.Signed | None) -> Body:
         """The request's body. Raises MissingContentLength for an upload whose end nothing announces."""
         headers = call.headers
         if (headers.get("transfer-encoding") or "chunked").lower() != "chunked":

@@ -68,8 +68,8 @@ def looking(call: Call, sv: Services, source: Source, content: bool = False) -> 
         except S3Error as error:
             if error.code == "MethodNotAllowed":  # a delete marker by its id: no source at all
                 raise S3Error(
-                    "InvalidRequest", "The source of a copy request may not specifically refer to a delete marker by "
-                    "version id."
+                    "InvalidRequest",
+                    "The source of a copy request may not specifically refer to a delete marker by version id.",
                 ) from None
             raise
         condition = conditions.read_condition(call.headers, conditions.COPY_SOURCE)

@@ -36,6 +36,7 @@ async def embed_text(item: Item, ctx: Context) -> Mapping[str, Any]:
     embedder: Embedder | None = ctx.services.get("embedder")
     passages: Passages | None = ctx.services.get("passages")
     if embedder is None or passages is None:
+        ctx.untouched = True
         return {"skipped": "not configured"}
     done = 0
     while batch := await passages.lacking(item.content, embedder.model, embedder.batch):

@@ -34,8 +34,10 @@ async def extract_text(item: Item, ctx: Context) -> Mapping[str, Any]:
     content, settings = item.content, settings_of(ctx)
     kind = kind_of(item.sniffed_type, content.declared_type, content.key)
     if kind is None or content.size == 0:
+        ctx.untouched = True
         return {}
     if content.size > settings.extract_bytes:
+        ctx.untouched = True
         return {"metadata": {"text": {"skipped": "too-large", "limit": settings.extract_bytes}}}
     counts, model = await _extract(item, ctx, kind, settings.extract_seconds)
     if counts["passages"]:

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import asyncpg
@@ -22,6 +23,7 @@ from gateway.db.uploads import Uploads
 from gateway.db.versions import Versions
 from gateway.db.waiting import Waiting
 from gateway.domain.objects import Attributes, Bucket, VersionRef, WriteCondition
+from processing.births import Prepared, Wish
 from processing.model import Enqueued, NewRun, Outcome, RunState, Verdict
 from processing.ports import Conn
 from storage_tiers.memory import MemoryTier
@@ -33,7 +35,8 @@ class Engine:
     """Remembers what was enqueued and superseded."""
 
     def __init__(self) -> None:
-        self.ids = itertools.count(1)
+        self.births = self
+        self.ids = itertools.count(1_000_000)  # of runs that are only remembered; store_objects inserts its own
         self.runs: dict[int, NewRun] = {}
         self.superseded: list[int] = []
 
@@ -44,6 +47,20 @@ class Engine:
             self.runs[number] = run
             made.append(Enqueued(number, True, False))
         return made
+
+    async def prepare(self, wishes: Sequence[Wish]) -> Prepared:
+        definition: Any = SimpleNamespace(lane="", fingerprint="definition")
+        return Prepared([definition] * len(wishes), [None] * len(wishes), None, 0)
+
+    def release(self, prepared: Prepared) -> None:
+        pass
+
+    def admit(
+        self, prepared: Prepared, runs: Sequence[NewRun | None], found: Sequence[tuple[int, int | None]]
+    ) -> list[Enqueued]:
+        made = [(number, run) for run, (number, _) in zip(runs, found, strict=True) if run is not None]
+        self.runs |= dict(made)
+        return [Enqueued(number, True, False) for number, _ in made]
 
     def launch(self, enqueued: Sequence[Enqueued]) -> None:
         pass
@@ -147,6 +164,7 @@ class World:
         async with self.pool.acquire() as conn, conn.transaction():
             assert await self.subjects.lock(conn, [run.subject]) == {run.subject}
             follow_ups = await self.subjects.settle(conn, [outcome])
+            await conn.execute("UPDATE workflow_run SET state = 4, finished_at = now() WHERE run_id = $1", done.run_id)
         self.subjects.settled([outcome])
         return follow_ups
 

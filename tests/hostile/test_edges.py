@@ -149,7 +149,7 @@ def test_a_new_checksum_does_not_vouch_for_damaged_bytes(house: House, s3: Any, 
     s3.put_object(Bucket=bucket, Key="k", Body=b"x" * 100)
     s3.get_object(Bucket=bucket, Key="k")["Body"].read()
     blob = house.run(_blob_of(house, b"k", bucket))
-    house.run(house.pool.execute("UPDATE blob_bytes SET bytes = overlay(bytes PLACING 'y' FROM 1) WHERE id = $1", blob))
+    house.run(house.pool.execute("UPDATE blob SET bytes = overlay(bytes PLACING 'y' FROM 1) WHERE id = $1", blob))
     arguments = {"Bucket": bucket, "Key": "c", "CopySource": f"{bucket}/k", "ChecksumAlgorithm": "SHA512"}
     with capture_logs():
         assert refused(s3.copy_object, **arguments)[0] == 500
