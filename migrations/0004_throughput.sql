@@ -217,3 +217,123 @@ BEGIN
     FROM unnest(seqs, runs, states, modes, lent, crowded)
          WITH ORDINALITY AS u(s, run, state, mode, lent, crowded, i) ORDER BY u.i;
 END $$;
+
+-- End runs whose lease holds, with their events and every step row of this lease once more. Returns those that ended.
+CREATE FUNCTION engine_finish(
+    p_run bigint[], p_token uuid[], p_state smallint[], p_code text[], p_detail text[], p_output text[], p_failed int[],
+    p_gap_run bigint[], p_gap_step text[], p_gap_dependency text[],
+    s_run bigint[], s_step text[], s_attempt int[], s_status smallint[], s_output text[], s_code text[],
+    s_started float8[], s_seconds float4[],
+    e_run bigint[], e_idx bigint[], e_at float8[], e_kind text[], e_data text[]
+) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+    WITH u AS MATERIALIZED (
+        SELECT * FROM unnest(p_run, p_token, p_state, p_code, p_detail, p_output, p_failed)
+            AS t(run_id, token, state, code, detail, output, failed)
+    ), mine AS MATERIALIZED (
+        UPDATE workflow_run r SET
+            state = u.state, lease_token = NULL, finished_at = clock_timestamp(), output = u.output::jsonb,
+            error_code = u.code, detail = u.detail, failures = r.failures + u.failed,
+            park_deadline = NULL, dependency = NULL, dependency_since = NULL, poll_state = NULL
+        FROM u WHERE r.run_id = u.run_id AND r.lease_token = u.token AND r.state = 2
+        RETURNING r.run_id, r.worker_id
+    ), s AS (
+        INSERT INTO workflow_step (run_id, step_key, attempt, status, output, code, worker_id, started_at, seconds)
+        SELECT t.run_id, t.step_key, t.attempt, t.status, t.output::jsonb, t.code, m.worker_id,
+               to_timestamp(t.started), t.seconds
+        FROM unnest(s_run, s_step, s_attempt, s_status, s_output, s_code, s_started, s_seconds)
+             AS t(run_id, step_key, attempt, status, output, code, started, seconds)
+        JOIN mine m ON m.run_id = t.run_id
+        ON CONFLICT DO NOTHING
+    ), e AS (
+        INSERT INTO run_event (run_id, idx, at, kind, data)
+        SELECT t.run_id, t.idx, to_timestamp(t.at), t.kind, t.data::jsonb
+        FROM unnest(e_run, e_idx, e_at, e_kind, e_data) AS t(run_id, idx, at, kind, data)
+        JOIN mine m ON m.run_id = t.run_id
+        ON CONFLICT DO NOTHING
+    ), g AS (
+        INSERT INTO gap (run_id, step_key, dependency)
+        SELECT t.run_id, t.step_key, t.dependency
+        FROM unnest(p_gap_run, p_gap_step, p_gap_dependency) AS t(run_id, step_key, dependency)
+        JOIN mine m ON m.run_id = t.run_id
+        ON CONFLICT DO NOTHING
+    )
+    SELECT m.run_id FROM mine m;
+END $$;
+
+-- The end of runs that found nothing wrong with a scanning version: the version becomes ready, the verdict is remembered,
+-- the run ends. What needs more than that goes the long way. The answer says what became of each:
+--   0 ended · 1 the lease is lost · 2 another transaction holds the head: later · 3 left to the long way
+-- Locks in the schema's order: heads, then runs.
+CREATE FUNCTION settle_ready(
+    p_bucket bigint[], p_key bytea[], p_seq bigint[], p_rnd bigint[], p_extension bytea[], p_processing jsonb[],
+    p_lend bool[], p_moving text[],
+    p_run bigint[], p_token uuid[], p_state smallint[], p_code text[], p_detail text[], p_output text[], p_failed int[],
+    p_gap_run bigint[], p_gap_step text[], p_gap_dependency text[],
+    s_run bigint[], s_step text[], s_attempt int[], s_status smallint[], s_output text[], s_code text[],
+    s_started float8[], s_seconds float4[],
+    e_run bigint[], e_idx bigint[], e_at float8[], e_kind text[], e_data text[]
+) RETURNS TABLE (run_id bigint, outcome smallint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    fates  smallint[];
+    finals bigint[];
+BEGIN
+    WITH h AS MATERIALIZED (
+        SELECT h.bucket_id, h.key FROM head h JOIN unnest(p_bucket, p_key) AS q(b, k) ON h.bucket_id = q.b AND h.key = q.k
+        ORDER BY h.bucket_id, h.key FOR UPDATE OF h SKIP LOCKED
+    )
+    SELECT array_agg(CASE WHEN h.key IS NOT NULL THEN 0
+                          WHEN EXISTS (SELECT FROM head x WHERE x.bucket_id = u.b AND x.key = u.k) THEN 2
+                          ELSE 3 END ORDER BY u.i)
+    INTO fates
+    FROM unnest(p_bucket, p_key) WITH ORDINALITY AS u(b, k, i) LEFT JOIN h ON h.bucket_id = u.b AND h.key = u.k;
+
+    WITH r AS MATERIALIZED (
+        SELECT r.run_id FROM unnest(p_run, p_token, fates) AS u(run_id, token, fate)
+        JOIN workflow_run r ON r.run_id = u.run_id
+        WHERE u.fate = 0 AND r.lease_token = u.token AND r.state = 2
+        ORDER BY r.run_id FOR UPDATE OF r
+    )
+    SELECT array_agg(CASE
+        WHEN u.fate <> 0 THEN u.fate
+        WHEN r.run_id IS NULL THEN 1
+        WHEN v.key IS NULL OR v.storage_class = ANY (p_moving) THEN 3
+        WHEN v.is_null AND EXISTS (
+            SELECT FROM version o
+            WHERE o.bucket_id = u.b AND o.key = u.k AND o.seq <> u.s AND o.is_null AND o.state <> 3) THEN 3
+        ELSE 0 END::smallint ORDER BY u.i)
+    INTO fates
+    FROM unnest(p_bucket, p_key, p_seq, p_rnd, p_run, fates) WITH ORDINALITY AS u(b, k, s, r, run, fate, i)
+    LEFT JOIN r ON r.run_id = u.run
+    LEFT JOIN version v ON v.bucket_id = u.b AND v.key = u.k AND v.seq = u.s AND v.rnd = u.r AND v.state = 1
+                       AND v.run_id = u.run;
+
+    WITH swapped AS (
+        UPDATE version v SET state = 2, code = NULL, detail = NULL, processing = v.processing || q.p, verdict_of = NULL
+        FROM unnest(p_bucket, p_key, p_seq, p_rnd, p_extension, p_processing, p_lend, p_run, fates)
+             AS q(b, k, s, r, e, p, lend, run, fate)
+        WHERE q.fate = 0 AND v.bucket_id = q.b AND v.key = q.k AND v.seq = q.s AND v.rnd = q.r AND v.state = 1
+        RETURNING v.bucket_id, v.digest, v.fingerprint, v.content_type, v.processing, q.e, q.lend, q.run
+    )
+    INSERT INTO verdict (account_id, key, state, processing, run_id)
+    SELECT DISTINCT ON (1, 2) u.account_id,
+           sha256(convert_to(w.digest, 'UTF8') || '\x00'::bytea || convert_to(w.fingerprint, 'UTF8') || '\x00'::bytea
+                  || w.e || '\x00'::bytea || convert_to(coalesce(w.content_type, ''), 'UTF8')),
+           2, w.processing, w.run
+    FROM swapped w JOIN bucket u ON u.id = w.bucket_id
+    WHERE w.lend AND w.fingerprint IS NOT NULL AND w.digest IS NOT NULL
+    ORDER BY 1, 2
+    ON CONFLICT (account_id, key) DO UPDATE
+       SET state = excluded.state, code = excluded.code, detail = excluded.detail, processing = excluded.processing,
+           run_id = excluded.run_id, decided_at = now();
+
+    SELECT array_agg(f) INTO finals FROM engine_finish(
+        (SELECT array_agg(CASE WHEN u.fate = 0 THEN u.run END ORDER BY u.i)
+           FROM unnest(p_run, fates) WITH ORDINALITY AS u(run, fate, i)),
+        p_token, p_state, p_code, p_detail, p_output, p_failed, p_gap_run, p_gap_step, p_gap_dependency,
+        s_run, s_step, s_attempt, s_status, s_output, s_code, s_started, s_seconds,
+        e_run, e_idx, e_at, e_kind, e_data) f;
+    RETURN QUERY SELECT u.run, u.fate FROM unnest(p_run, fates) AS u(run, fate);
+END $$;

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import UUID
 
 from asyncpg import Connection
 from asyncpg.pool import PoolConnectionProxy
 
-from processing.model import NewRun, Outcome, Subject
+from processing.model import Finish, NewRun, Outcome, Subject
 from storage_tiers.tier import WHOLE, ByteSpan
 
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ class Content:
     part_sizes: Sequence[int] = ()  # of a multipart content, in order: a sha256-tree digest is checked part by part
 
 
+class Ending(Enum):
+    """What became of a run whose end the owner of its subject wrote."""
+
+    ENDED = "ended"
+    LOST = "lost"  # the lease: nothing was written
+    LATER = "later"  # its subject is locked: once more with the next flight
+    LEFT = "left"  # not simple enough: nothing was written
+
+
 class Subjects(Protocol):
     """Lock order: heads, then versions (lock), then the engine locks its runs, then settle writes."""
 
@@ -64,6 +74,10 @@ class Subjects(Protocol):
     async def lock(self, conn: Conn, subjects: Sequence[Subject], wait: bool = False) -> set[Subject]:
         """Lock the heads and versions in order; SKIP LOCKED unless wait. Returns those locked or gone for good:
         what is missing from the answer rides in the next flight."""
+
+    async def end_ready(self, conn: Conn, finishes: Sequence[Finish]) -> dict[int, Ending]:
+        """A shortcut past lock, settle and the engine's finish (engine_finish, which it has to call for what it ends):
+        one statement, a transaction of its own. Runs that it does not know how to end so are missing, or LEFT."""
 
     async def settle(self, conn: Conn, outcomes: Sequence[Outcome]) -> list[NewRun]:
         """Write what these terminal outcomes mean for their subjects, in the engine's transaction, after lock.

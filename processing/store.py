@@ -404,25 +404,7 @@ JOIN workflow_run r ON r.run_id = u.run_id
 WHERE r.lease_token = u.token AND r.state = 2
 ORDER BY r.run_id FOR UPDATE OF r"""
 
-_FINISH = f"""
-WITH u AS MATERIALIZED (
-    SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::smallint[], $4::text[], $5::text[], $6::text[], $7::int[])
-        AS t(run_id, token, state, code, detail, output, failed)
-), mine AS (
-    UPDATE workflow_run r SET
-        state = u.state, lease_token = NULL, finished_at = clock_timestamp(), output = u.output::jsonb,
-        error_code = u.code, detail = u.detail, failures = r.failures + u.failed,
-        park_deadline = NULL, dependency = NULL, dependency_since = NULL, poll_state = NULL
-    FROM u WHERE r.run_id = u.run_id AND r.lease_token = u.token AND r.state = 2
-    RETURNING r.run_id, r.worker_id
-), {_writes(10)}, g AS (
-    INSERT INTO gap (run_id, step_key, dependency)
-    SELECT t.run_id, t.step_key, t.dependency
-    FROM unnest($8::bigint[], $9::text[], $23::text[]) AS t(run_id, step_key, dependency)
-    JOIN mine m ON m.run_id = t.run_id
-    ON CONFLICT DO NOTHING
-)
-SELECT run_id FROM mine"""
+_FINISH = "SELECT engine_finish(" + ", ".join(f"${n}" for n in range(1, 24)) + ") AS run_id"
 
 
 async def held(conn: Connection, finishes: Sequence[Finish]) -> set[int]:
@@ -434,9 +416,14 @@ async def held(conn: Connection, finishes: Sequence[Finish]) -> set[int]:
 async def finish(conn: Connection, finishes: Sequence[Finish]) -> set[int]:
     """End runs, with their events and every step row of this lease once more: those that a crash of the server lost
     after an unawaited commit are there again."""
+    rows = await conn.fetch(_FINISH, *ending_columns(finishes))
+    return {row["run_id"] for row in rows}
+
+
+def ending_columns(finishes: Sequence[Finish]) -> list[list[Any]]:
+    """The arrays of engine_finish, in its order."""
     gaps = [(f.run_id, step, dependency) for f in finishes for step, dependency in f.gaps]
-    rows = await conn.fetch(
-        _FINISH,
+    return [
         [f.run_id for f in finishes],
         [f.token for f in finishes],
         [int(f.outcome.state) for f in finishes],
@@ -446,10 +433,9 @@ async def finish(conn: Connection, finishes: Sequence[Finish]) -> set[int]:
         [f.failed for f in finishes],
         [gap[0] for gap in gaps],
         [gap[1] for gap in gaps],
-        *_columns(finishes),
         [gap[2] for gap in gaps],
-    )
-    return {row["run_id"] for row in rows}
+        *_columns(finishes),
+    ]
 
 
 # --- workers and their leases ---------------------------------------------------------------------------------------

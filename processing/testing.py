@@ -35,7 +35,7 @@ from processing.model import (
     Subject,
     Verdict,
 )
-from processing.ports import Conn, Content, SubjectSuperseded
+from processing.ports import Conn, Content, Ending, SubjectSuperseded
 from processing.registry import Activity, Registry, Step, Workflow, activity_of
 from processing.store import load
 from processing.surroundings import NoHooks, Surroundings
@@ -116,6 +116,9 @@ class FakeSubjects:
 
     async def lock(self, conn: Conn, subjects: Sequence[Subject], wait: bool = False) -> set[Subject]:
         return {subject for subject in subjects if wait or subject not in self.locked_elsewhere}
+
+    async def end_ready(self, conn: Conn, finishes: Sequence[Finish]) -> dict[int, Ending]:
+        return {}
 
     async def settle(self, conn: Conn, outcomes: Sequence[Outcome]) -> list[NewRun]:
         new: list[NewRun] = []

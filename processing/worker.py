@@ -17,7 +17,7 @@ from processing.execution import Execution, Interrupt, LeaseLost
 from processing.journal import OUTAGES, Committer, Later, jitter
 from processing.lease import WorkerLease
 from processing.model import Enqueued, Entry, Finish, Lease, NewRun, Outcome, Parking, Subject
-from processing.ports import Conn
+from processing.ports import Conn, Ending
 from processing.retry import poll_interval
 from processing.surroundings import Surroundings
 
@@ -389,10 +389,27 @@ class Worker:
         return [p.run_id in parked for p in parkings]
 
     async def _write_ends(self, finishes: Sequence[Finish], patient: bool) -> list[bool | Exception]:
+        """By the short way what the subjects' owner can end so, the rest in one transaction of the engine."""
+        hooks, subjects = self._around.hooks, self._around.subjects
+        hooks.point("finishing")
+        results: dict[int, bool | Exception] = {}
+        async with self._pool.acquire() as conn:
+            endings = await subjects.end_ready(conn, finishes)
+            results |= {run: _result(ending) for run, ending in endings.items() if ending is not Ending.LEFT}
+            ended = [f.outcome for f in finishes if results.get(f.run_id) is True]
+            rest = [f for f in finishes if f.run_id not in results]
+            if ended:
+                hooks.point("finished")
+                subjects.settled(ended)
+                self._over(ended, ())
+        if rest:
+            results |= await self._end_together(rest, patient)
+        return [results[f.run_id] for f in finishes]
+
+    async def _end_together(self, finishes: Sequence[Finish], patient: bool) -> dict[int, bool | Exception]:
         """One transaction: subjects locked, runs locked and looked at again, subjects settled, runs and journals
         written, followers enqueued."""
         hooks, subjects = self._around.hooks, self._around.subjects
-        hooks.point("finishing")
         enqueued: list[Enqueued] = []
         results: dict[int, bool | Exception] = {}
         settled: list[Outcome] = []
@@ -428,15 +445,19 @@ class Worker:
         if about:
             subjects.settled(about)
         if settled:
-            if enqueued:
-                self._launch(enqueued)
-            for outcome in settled:
-                self._on_end(outcome)
-            self._led += [run_key(outcome.run_id) for outcome in settled]
-            if not self._waking:
-                self._waking = True
-                self._spawn(self._wake_followers())
-        return [results[f.run_id] for f in finishes]
+            self._over(settled, enqueued)
+        return results
+
+    def _over(self, outcomes: Sequence[Outcome], enqueued: Sequence[Enqueued]) -> None:
+        """These runs have ended for good."""
+        if enqueued:
+            self._launch(enqueued)
+        for outcome in outcomes:
+            self._on_end(outcome)
+        self._led += [run_key(outcome.run_id) for outcome in outcomes]
+        if not self._waking:
+            self._waking = True
+            self._spawn(self._wake_followers())
 
     async def _wake_followers(self) -> None:
         """Who waits for runs that have ended, in a transaction of its own; a sweep makes up for a crash in between."""
@@ -474,6 +495,10 @@ class Worker:
     async def _write_progress(self, execution: Execution, entry: Entry) -> None:
         if not await self.flush(entry):
             execution.interrupt(Interrupt.LOST)
+
+
+def _result(ending: Ending) -> bool | Exception:
+    return Later() if ending is Ending.LATER else ending is Ending.ENDED
 
 
 def run_key(run_id: int) -> str:

@@ -10,13 +10,13 @@ from uuid import UUID
 
 import asyncpg
 
-from gateway.db import blobs, heads, runs, verdicts
+from gateway.db import blobs, endings, heads, runs, verdicts
 from gateway.db.batching import Batcher
 from gateway.db.waiting import Waiting
 from gateway.domain.objects import NULL_ID, Extent, State, VersionRef
-from processing.model import NewRun, Outcome, RunState, Subject, Verdict
-from processing.ports import Conn, Content, Piece, SubjectSuperseded
-from storage_tiers.placement import Placement
+from processing.model import Finish, NewRun, Outcome, RunState, Subject, Verdict
+from processing.ports import Conn, Content, Ending, Piece, SubjectSuperseded
+from storage_tiers.placement import STORAGE_CLASSES, Placement
 from storage_tiers.tier import WHOLE, ByteSpan
 
 LOAD = """
@@ -78,6 +78,7 @@ class VersionSubjects:
     ) -> None:
         self._pool, self._blobs, self._placement, self._waiting = pool, content, placement, waiting
         self._owner, self._grace, self._day = owner, blob_grace, lifecycle_day
+        self._moving = [name for name in STORAGE_CLASSES if self._moves(name)]
         self._loads: Batcher[Subject, Content | None] = Batcher(self._load, flights=4, rows=128)
         self.engine: heads.Runs | None = None  # set by the composition root: the engine needs its subjects first
 
@@ -127,6 +128,9 @@ class VersionSubjects:
             )
             held = {(row["bucket_id"], row["key"]) for row in rows}
         return {s for s in subjects if (s.bucket_id, s.key) not in held}
+
+    async def end_ready(self, conn: Conn, finishes: Sequence[Finish]) -> dict[int, Ending]:
+        return await endings.end_ready(conn, finishes, self._moving)
 
     async def settle(self, conn: Conn, outcomes: Sequence[Outcome]) -> list[NewRun]:
         recalls = [o for o in outcomes if o.workflow == "tier.recall" and o.state is not RunState.COMPLETED]

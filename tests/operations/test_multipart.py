@@ -134,9 +134,7 @@ def test_b085_abort_races_complete(house: House, s3: Any, bucket: str, turn: int
     parts = [put(s3, bucket, upload, 1, b"f" * 50_000)]
     with ThreadPoolExecutor(2) as pool:
         completing = pool.submit(finish, house.client(), bucket, upload, parts)
-        aborting = pool.submit(
-            house.client().abort_multipart_upload, Bucket=bucket, Key="k", UploadId=upload
-        )
+        aborting = pool.submit(house.client().abort_multipart_upload, Bucket=bucket, Key="k", UploadId=upload)
         completed, aborted = completing.exception(20), aborting.exception(20)
     assert (completed is None) != (aborted is None)
     there = "Contents" in s3.list_objects_v2(Bucket=bucket)
@@ -150,9 +148,10 @@ def test_b085_abort_races_complete(house: House, s3: Any, bucket: str, turn: int
 def test_b085_a_part_that_ends_after_the_abort_is_nowhere(house: House, s3: Any, bucket: str) -> None:
     upload = begin(s3, bucket)
     s3.abort_multipart_upload(Bucket=bucket, Key="k", UploadId=upload)
-    assert refused(
-        s3.upload_part, Bucket=bucket, Key="k", UploadId=upload, PartNumber=1, Body=b"x" * 100_000
-    ) == (404, "NoSuchUpload")
+    assert refused(s3.upload_part, Bucket=bucket, Key="k", UploadId=upload, PartNumber=1, Body=b"x" * 100_000) == (
+        404,
+        "NoSuchUpload",
+    )
     house.wait(lambda: not house.tiers["standard"].staging)
     assert refused(s3.list_parts, Bucket=bucket, Key="k", UploadId=upload) == (404, "NoSuchUpload")
 
@@ -188,9 +187,7 @@ def test_crcs_of_parts_are_combined_not_read(s3: Any, bucket: str) -> None:
     assert shown["ChecksumCRC32"] == expected and shown["ChecksumType"] == "FULL_OBJECT"
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "kind"), [("SHA256", "FULL_OBJECT"), (None, "COMPOSITE"), ("CRC32", "NONSENSE")]
-)
+@pytest.mark.parametrize(("algorithm", "kind"), [("SHA256", "FULL_OBJECT"), (None, "COMPOSITE"), ("CRC32", "NONSENSE")])
 def test_b091_illegal_pairs_at_create(house: House, bucket: str, algorithm: str | None, kind: str) -> None:
     extra = {"x-amz-checksum-type": kind} | ({"x-amz-checksum-algorithm": algorithm} if algorithm else {})
     client = sent(house.client(), "CreateMultipartUpload", **extra)

@@ -78,9 +78,7 @@ def test_b045_a_wrong_signature_is_refused_before_the_body(house: House, bucket:
 
 def test_b047_an_early_refusal_reaches_a_client_that_is_still_sending(house: House, root: Signer, bucket: str) -> None:
     with Wire(house.port) as wire:
-        request = root.headers(
-            "PUT", f"/{bucket}/k?partNumber=1&uploadId=nope", {"Content-Length": str(50 << 20)}
-        )
+        request = root.headers("PUT", f"/{bucket}/k?partNumber=1&uploadId=nope", {"Content-Length": str(50 << 20)})
         wire.send(head("PUT", f"/{bucket}/k?partNumber=1&uploadId=nope", request))
         for _ in range(50):
             wire.send(b"\0" * (1 << 20))
@@ -90,9 +88,7 @@ def test_b047_an_early_refusal_reaches_a_client_that_is_still_sending(house: Hou
         assert wire.answer().status == 200
 
 
-def test_what_is_drained_is_bounded(
-    house: House, root: Signer, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_drained_is_bounded(house: House, root: Signer, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.http.pipeline.DRAIN", 1 << 20)
     target = f"/{bucket}/k?partNumber=1&uploadId=nope"
     with Wire(house.port) as wire:
@@ -198,8 +194,9 @@ def test_broken_chunks_end_the_upload(house: House, root: Signer, s3: Any, bucke
 def test_a_chunked_upload_needs_no_length(house: House, root: Signer, s3: Any, bucket: str) -> None:
     data = bytes(range(256)) * 400
     headers = root.headers("PUT", f"/{bucket}/k", {"Transfer-Encoding": "chunked"})
-    body = b"".join(f"{len(data[i:i + 5000]):x}\r\n".encode() + data[i : i + 5000] + b"\r\n"
-                    for i in range(0, len(data), 5000))
+    body = b"".join(
+        f"{len(data[i : i + 5000]):x}\r\n".encode() + data[i : i + 5000] + b"\r\n" for i in range(0, len(data), 5000)
+    )
     with Wire(house.port) as wire:
         wire.send(head("PUT", f"/{bucket}/k", headers) + body + b"0\r\n\r\n")
         assert wire.answer().status == 200
@@ -409,8 +406,9 @@ def test_b035_no_framing_reaches_the_object(
 
 
 def test_b027_a_wrong_trailing_checksum_is_bad_digest(house: House, root: Signer, s3: Any, bucket: str) -> None:
-    request = root.chunked("PUT", f"/{bucket}/k", [b"x" * 50_000], sign=False,
-                           trailer=("x-amz-checksum-crc64nvme", "AAAAAAAAAAA="))
+    request = root.chunked(
+        "PUT", f"/{bucket}/k", [b"x" * 50_000], sign=False, trailer=("x-amz-checksum-crc64nvme", "AAAAAAAAAAA=")
+    )
     with Wire(house.port) as wire:
         wire.send(request)
         answer = wire.answer()
