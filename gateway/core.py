@@ -68,6 +68,7 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
     assert settings.database_url is not None
     policy = policy_of(settings)
     metrics = Metrics(policy.vocabulary)
+    stack.callback(metrics.flush)
     ring = load_ring(settings.master_key, settings.blobs / "master.key")
     pooled = settings.listen_url is not None and settings.listen_url != settings.database_url
     pool = await open_pool(settings.database_url, settings.pool_size, statement_cache=not pooled)

@@ -8,9 +8,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import structlog
+
 from processing.failures import FatalError
 from processing.ports import Content, Subjects
 from storage_tiers.tier import WHOLE, ByteSpan
+
+log = structlog.get_logger("sluice.engine")
 
 
 class Log(Protocol):
@@ -19,6 +23,24 @@ class Log(Protocol):
     def info(self, event: str, **fields: Any) -> Any: ...
     def warning(self, event: str, **fields: Any) -> Any: ...
     def error(self, event: str, **fields: Any) -> Any: ...
+
+
+class StepLog:
+    """The engine's log, each line with the run and the step it is of."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, run: int, step: str) -> None:
+        self._fields = {"run": run, "step": step}
+
+    def info(self, event: str, **fields: Any) -> None:
+        log.info(event, **self._fields, **fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        log.warning(event, **self._fields, **fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        log.error(event, **self._fields, **fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from uuid import UUID
 import structlog
 
 from processing.breakers import Permit, wait_key
-from processing.context import Context, Item
+from processing.context import Context, Item, StepLog
 from processing.failures import Block, DependencyDown, FatalError, Park, Retry, retryable, sentence
 from processing.journal import OUTAGES
 from processing.model import (
@@ -82,6 +82,7 @@ class Execution:
         self._earlier: dict[str, Mapping[str, Any]] = {}
         self._failed = 0
         self._untouched = False  # the last step did nothing that a repetition would do twice
+        self.told: dict[str, str] = {}  # step → how its last attempt ended, for the log
         self._degraded: dict[str, str] = {}
         self._gaps: list[tuple[str, str]] = []
         self._poll_state: dict[str, Any] = dict(lease.poll_state)
@@ -254,7 +255,7 @@ class Execution:
             item=item,
             subjects=around.subjects,
             services=around.services,
-            log=log.bind(run=lease.run_id, step=step.activity),
+            log=StepLog(lease.run_id, step.activity),
             state=dict(self._poll_state.get(step.activity) or {}),
             signal=self._payload,
             settings=around.app_settings,
@@ -552,16 +553,8 @@ class Execution:
             event["progress"] = round(progress)
         self._event("step", event)
         around.hooks.step(name, status.name.lower(), seconds)
-        log.info(
-            "step",
-            run=self.lease.run_id,
-            workflow=self.lease.workflow,
-            step=name,
-            attempt=attempt,
-            status=status.name.lower(),
-            code=code,
-            ms=round(seconds * 1000, 1),
-        )
+        self.told[name] = status.name.lower()
+        log.debug("step", run=self.lease.run_id, step=name, attempt=attempt, status=self.told[name], code=code)
 
     def _progress(self, step: str, event: Mapping[str, Any]) -> None:
         self._event("progress", {"step": step, **event})

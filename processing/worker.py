@@ -335,7 +335,18 @@ class Worker:
             return
         if ended:
             hooks = self._around.hooks
-            hooks.run(outcome.workflow, outcome.state.name.lower(), execution.lease.age + execution.seconds)
+            state, seconds = outcome.state.name.lower(), execution.lease.age + execution.seconds
+            hooks.run(outcome.workflow, state, seconds)
+            log.info(
+                "run",
+                run=outcome.run_id,
+                workflow=outcome.workflow,
+                state=state,
+                verdict=outcome.verdict,
+                code=outcome.code,
+                seconds=round(seconds, 4),
+                steps=execution.told,
+            )
             if outcome.verdict is not None:
                 hooks.verdict(outcome.verdict, outcome.code or "")
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from email.utils import format_datetime, parsedate_to_datetime
+from email.utils import parsedate_to_datetime
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def parse_date(text: str) -> datetime | None:
@@ -23,7 +26,11 @@ def parse_date(text: str) -> datetime | None:
 
 def http_date(moment: datetime) -> str:
     """An aware time as a header shows it."""
-    return format_datetime(moment.astimezone(UTC), usegmt=True)
+    at = moment.astimezone(UTC)
+    return (
+        f"{DAYS[at.weekday()]}, {at.day:02} {MONTHS[at.month - 1]} {at.year:04}"
+        f" {at.hour:02}:{at.minute:02}:{at.second:02} GMT"
+    )
 
 
 def whole_second(moment: datetime) -> datetime:

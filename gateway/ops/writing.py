@@ -135,7 +135,11 @@ async def conclude(sv: Services, received: Received, write: Awaitable[T]) -> T:
     """Await the transaction that makes a received body part of an object, whatever becomes of the client meanwhile.
 
     When the transaction says that nothing was stored, the staged bytes go; when its outcome is not known, they stay.
+    Bytes that travel in the transaction leave nothing to see to.
     """
+    staged = received.source
+    if not isinstance(staged, Staged):
+        return await write
 
     async def run() -> T:
         try:
@@ -143,8 +147,7 @@ async def conclude(sv: Services, received: Received, write: Awaitable[T]) -> T:
         except Unknown:
             raise
         except BaseException:
-            if isinstance(received.source, Staged):
-                await sv.blobs.discard(received.source.blob)
+            await sv.blobs.discard(staged.blob)
             raise
 
     return await unhurried(run())

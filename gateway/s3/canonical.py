@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from gateway.s3.headers import Headers
 
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*\Z")
 _BLANKS = re.compile(r"[ \t]+")
 
 
@@ -86,5 +88,10 @@ def _header_lines(headers: Headers, signed_headers: Sequence[str], latin: bool) 
 
 def _recode(text: str) -> str:
     """A query name or value in S3's encoding; "+" stands for a blank."""
+    return text if _UNRESERVED.match(text) else _recoded(text)
+
+
+@lru_cache(maxsize=1024)  # clients repeat themselves: a credential, a list of headers
+def _recoded(text: str) -> str:
     raw = text.replace("+", " ").encode("utf-8", "surrogateescape")
     return quote_from_bytes(unquote_to_bytes(raw), safe="")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
 from urllib.parse import unquote_to_bytes
 
@@ -129,6 +130,11 @@ def _decode_query(text: str) -> str:
     """A query's "+" is a blank (HTML forms, and S3), a path's is a plus sign."""
     if "%" not in text and "+" not in text and text.isascii():
         return text
+    return _decoded(text)
+
+
+@lru_cache(maxsize=1024)  # clients repeat themselves: a credential, a prefix
+def _decoded(text: str) -> str:
     try:
         return unquote_to_bytes(text.replace("+", " ").encode("utf-8", "surrogateescape")).decode("utf-8")
     except UnicodeDecodeError:

@@ -387,6 +387,13 @@ _SPECIFIC: Mapping[tuple[str, Target], tuple[Operation, ...]] = {
     for key in {(row.method, row.target) for row in OPERATIONS}
 }
 
+# Most requests select by nothing: what may select at all, and the row that is meant then.
+_SELECTING: frozenset[str] = SUBRESOURCES.union(*(row.selectors for row in OPERATIONS))
+_HEADERS: tuple[str, ...] = tuple({row.header for row in OPERATIONS if row.header is not None})
+_PLAIN: Mapping[tuple[str, Target], Operation] = {
+    (row.method, row.target): row for row in OPERATIONS if not row.selectors and row.header is None
+}
+
 _METHODS: Mapping[Target, tuple[str, ...]] = {
     target: tuple(dict.fromkeys(row.method for row in OPERATIONS if row.target is target)) for target in Target
 }
@@ -421,7 +428,10 @@ def identify(method: str, target: Target, query: Query, headers: Headers) -> Ope
         raise _preflight(headers)
     names = query.names
     asked = names & SUBRESOURCES
-    row = next((row for row in _SPECIFIC.get((method, target), ()) if _matches(row, query, headers)), None)
+    row = None
+    if _SELECTING.isdisjoint(names) and not any(name in headers for name in _HEADERS):
+        row = _PLAIN.get((method, target))
+    row = row or next((row for row in _SPECIFIC.get((method, target), ()) if _matches(row, query, headers)), None)
     if row is not None and asked <= row.selectors:
         _check_upload(row, names)
         return row

@@ -283,12 +283,11 @@ def _read_query(query: Query, now: datetime) -> tuple[tuple[str, str, str], str]
         message = "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less"
         raise _malformed_parameters(f"{message} than {MAX_EXPIRES} seconds")
     end = when + timedelta(seconds=expires)
-    times = {"Expires": f"{end:%Y-%m-%dT%H:%M:%SZ}", "ServerTime": f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
     if when - now > MAX_SKEW:
         milliseconds = str(int(when.timestamp() * 1000))
-        raise S3Error("AccessDenied", "Request is not yet valid", more={"X-Amz-Date": milliseconds, **times})
+        raise S3Error("AccessDenied", "Request is not yet valid", more={"X-Amz-Date": milliseconds, **_times(end, now)})
     if now > end:
-        raise S3Error("AccessDenied", "Request has expired", more={"X-Amz-Expires": expires_text, **times})
+        raise S3Error("AccessDenied", "Request has expired", more={"X-Amz-Expires": expires_text, **_times(end, now)})
     credential, names, signature = (query.get(_PRESIGN[i]) or "" for i in (1, 4, 2))
     return (credential, names, signature), timestamp
 
@@ -385,6 +384,10 @@ def _read_date(headers: Headers) -> tuple[str, datetime]:
     if not sent or when is None:
         raise S3Error("AccessDenied", _NO_DATE)
     return sent, when
+
+
+def _times(end: datetime, now: datetime) -> dict[str, str]:
+    return {"Expires": f"{end:%Y-%m-%dT%H:%M:%SZ}", "ServerTime": f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
 
 
 @lru_cache(maxsize=256)

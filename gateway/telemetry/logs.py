@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import time
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import msgspec
 import structlog
@@ -26,34 +27,26 @@ def configure(level: str = "info", form: str = "auto", process: str = "") -> Non
     form: auto, json or pretty. process names this process in each line (its number below the supervisor).
     """
     pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
-        _named(process),
-        hide,
-        readable,
-    ]
+    Logger.least = LEVELS[level]
+    facts = _facts(process)
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if pretty else structlog.processors.JSONRenderer()
     )
-    lines = Lines(sys.stderr)
     # A line per request: JSON goes from msgspec's encoder to the descriptor as bytes, in a third of json's time.
+    # Loggers are bound once; what may change later changes inside what they hold.
+    _LINES.stream = sys.stderr
+    _PROCESSORS[:] = [facts, _traceback, renderer if pretty else encode]
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, renderer if pretty else encode],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=lambda *_: lines,
-        cache_logger_on_first_use=False,
+        processors=_PROCESSORS,
+        wrapper_class=Logger,
+        logger_factory=lambda *_: _LINES,
+        cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                renderer,
-            ],
+            foreign_pre_chain=[facts],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _traceback, renderer],
         )
     )
     root = logging.getLogger()
@@ -61,20 +54,47 @@ def configure(level: str = "info", form: str = "auto", process: str = "") -> Non
     root.setLevel(max(LEVELS[level], logging.WARNING))
 
 
+class Logger(structlog.BoundLoggerBase):
+    """structlog's logger with the levels that are used here; one that is too low costs a comparison."""
+
+    least: ClassVar[int] = logging.INFO
+
+    def debug(self, event: str, **fields: Any) -> None:
+        if self.least <= logging.DEBUG:
+            self._proxy_to_logger("debug", event, **fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        if self.least <= logging.INFO:
+            self._proxy_to_logger("info", event, **fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        if self.least <= logging.WARNING:
+            self._proxy_to_logger("warning", event, **fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._proxy_to_logger("error", event, **fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        self.error(event, **{"exc_info": True, **fields})
+
+
 class Lines:
     """Writes lines, each at once and whole. A log that cannot be written (its reader is gone) fails no request."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def msg(self, line: str | bytes) -> None:
         data = line if isinstance(line, bytes) else line.encode("utf-8", "backslashreplace")
         with contextlib.suppress(OSError, ValueError):
-            self._stream.buffer.write(data + b"\n")
-            self._stream.buffer.flush()
+            self.stream.buffer.write(data + b"\n")
+            self.stream.buffer.flush()
 
     debug = info = warning = error = critical = msg
 
+
+_LINES = Lines(sys.stderr)
+_PROCESSORS: list[structlog.typing.Processor] = []
 
 _encoder = msgspec.json.Encoder(enc_hook=repr)
 
@@ -84,8 +104,24 @@ def encode(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> bytes
     return _encoder.encode(event)
 
 
-def _named(process: str) -> structlog.typing.Processor:
-    def add(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _facts(process: str) -> structlog.typing.Processor:
+    """Adds level, time and process, hides what must not be seen, and shows bytes (keys) as text, what is no UTF-8
+    escaped: one walk over the fields."""
+    second, stamp = -1, ""
+
+    def add(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        nonlocal second, stamp
+        for name, value in event.items():
+            if isinstance(value, bytes):
+                event[name] = value.decode("utf-8", "backslashreplace")
+            if name in HIDDEN or name.lower() in HIDDEN:
+                event[name] = "(hidden)"
+        now = time.time()
+        if int(now) != second:
+            second = int(now)
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        event["level"] = method
+        event["at"] = f"{stamp}.{int(now % 1 * 1_000_000):06d}Z"
         if process:
             event.setdefault("process", process)
         return event
@@ -93,17 +129,5 @@ def _named(process: str) -> structlog.typing.Processor:
     return add
 
 
-def hide(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace the values of names that hold secrets."""
-    for name in event:
-        if name.lower() in HIDDEN:
-            event[name] = "(hidden)"
-    return event
-
-
-def readable(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Keys are bytes: show them as text, what is no UTF-8 escaped."""
-    for name, value in event.items():
-        if isinstance(value, bytes):
-            event[name] = value.decode("utf-8", "backslashreplace")
-    return event
+def _traceback(logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
+    return structlog.processors.format_exc_info(logger, method, event) if "exc_info" in event else event

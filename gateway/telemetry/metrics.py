@@ -8,7 +8,10 @@ make up is folded into ``other``, so the number of series does not grow with tra
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +24,7 @@ from processing.scanner import SCANNER_REASONS
 
 Kind = Literal["counter", "gauge", "histogram", "scraped"]
 OTHER = "other"
+FLUSH = 0.25  # seconds
 UPLOADED = "post_upload"  # the workflow whose end is the verdict on an upload
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -73,6 +77,9 @@ TABLE: tuple[Row, ...] = (
 ROWS: Mapping[str, Row] = {row.name: row for row in TABLE}
 
 
+Series = tuple[str, ...]  # a metric's name and its labels
+
+
 class Fold:
     """Maps a label's value to itself when it is known, else to ``other``."""
 
@@ -95,13 +102,60 @@ class Vocabulary:
 
 
 class Metrics:
-    """What one process reports. Safe to call from any thread; a call costs well under a microsecond or two."""
+    """What one process reports. Safe to call from any thread.
+
+    What is counted is kept in plain dicts and handed to prometheus_client every FLUSH seconds (and at a scrape): its
+    values are locked, checked and written to a mapped file one by one, dozens of times a request.
+    """
 
     def __init__(self, vocabulary: Vocabulary, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         self._fold = vocabulary
         self._made: dict[str, Any] = {row.name: _make(row, self.registry) for row in TABLE if row.kind != "scraped"}
-        self._children: dict[tuple[str, ...], Any] = {}
+        self._children: dict[Series, Any] = {}
+        self._lock = threading.Lock()
+        self._sums: dict[Series, float] = {}
+        self._seen: dict[Series, list[float]] = {}  # observations by bucket, their sum last
+        self._due = False
+
+    def flush(self) -> None:
+        """Hand over what was counted since the last time."""
+        with self._lock:
+            sums, self._sums, seen, self._seen, self._due = self._sums, {}, self._seen, {}, False
+        for series, amount in sums.items():
+            if amount:
+                self._at(*series).inc(amount)
+        for series, (*counts, total) in seen.items():
+            child = self._at(*series)
+            child._sum.inc(total)
+            for bucket, count in zip(child._buckets, counts, strict=True):
+                if count:
+                    bucket.inc(count)
+
+    def _count(self, amount: float, *series: str) -> None:
+        with self._lock:
+            self._sums[series] = self._sums.get(series, 0.0) + amount
+        if not self._due:
+            self._flush_soon()
+
+    def _observe(self, value: float, *series: str) -> None:
+        with self._lock:
+            seen = self._seen.get(series)
+            if seen is None:
+                seen = self._seen[series] = [0.0] * (len(ROWS[series[0]].buckets) + 2)
+            seen[bisect_left(ROWS[series[0]].buckets, value)] += 1
+            seen[-1] += value
+        if not self._due:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # no loop in this thread: nothing would come back to it
+            self.flush()
+        else:
+            self._due = True
+            loop.call_later(FLUSH, self.flush)
 
     def _at(self, name: str, *labels: str) -> Any:
         """The child of a metric for its labels; prometheus_client looks it up under a lock, we once."""
@@ -114,7 +168,7 @@ class Metrics:
     # --- requests ----------------------------------------------------------------------------------------------
 
     def request_started(self) -> None:
-        self._at("sluice_s3_in_flight").inc()
+        self._count(1, "sluice_s3_in_flight")
 
     def request_ended(
         self,
@@ -128,40 +182,40 @@ class Metrics:
     ) -> None:
         """seconds and first_byte count from the request's head; received and sent are body bytes."""
         operation = self._fold.operations(operation)
-        self._at("sluice_s3_in_flight").dec()
-        self._at("sluice_s3_requests_total", operation, str(status) if 100 <= status < 600 else OTHER).inc()
-        self._at("sluice_s3_request_seconds", operation).observe(seconds)
+        self._count(-1, "sluice_s3_in_flight")
+        self._count(1, "sluice_s3_requests_total", operation, str(status) if 100 <= status < 600 else OTHER)
+        self._observe(seconds, "sluice_s3_request_seconds", operation)
         if first_byte is not None:
-            self._at("sluice_s3_ttfb_seconds", operation).observe(first_byte)
+            self._observe(first_byte, "sluice_s3_ttfb_seconds", operation)
         if received:
-            self._at("sluice_s3_bytes_total", "in").inc(received)
+            self._count(received, "sluice_s3_bytes_total", "in")
         if sent:
-            self._at("sluice_s3_bytes_total", "out").inc(sent)
+            self._count(sent, "sluice_s3_bytes_total", "out")
         if code is not None:
-            self._at("sluice_s3_errors_total", operation, self._fold.codes(code)).inc()
+            self._count(1, "sluice_s3_errors_total", operation, self._fold.codes(code))
 
     def auth_failed(self, reason: str) -> None:
-        self._at("sluice_auth_failures_total", self._fold.codes(reason)).inc()
+        self._count(1, "sluice_auth_failures_total", self._fold.codes(reason))
 
     # --- runs (processing.execution.Hooks) -----------------------------------------------------------------------
 
     def run(self, workflow: str, outcome: str, seconds: float) -> None:
         """outcome: completed, failed or cancelled. seconds since the run was enqueued."""
-        self._at("sluice_run_seconds", self._fold.workflows(workflow), outcome).observe(max(0.0, seconds))
+        self._observe(max(0.0, seconds), "sluice_run_seconds", self._fold.workflows(workflow), outcome)
         if workflow == UPLOADED:
-            self._at("sluice_ready_seconds").observe(max(0.0, seconds))
+            self._observe(max(0.0, seconds), "sluice_ready_seconds")
 
     def verdict(self, verdict: str, reason: str) -> None:
-        self._at("sluice_verdicts_total", verdict, self._fold.reasons(reason)).inc()
+        self._count(1, "sluice_verdicts_total", verdict, self._fold.reasons(reason))
 
     def step(self, step: str, outcome: str, seconds: float) -> None:
-        self._at("sluice_step_seconds", self._fold.steps(step), outcome).observe(seconds)
+        self._observe(seconds, "sluice_step_seconds", self._fold.steps(step), outcome)
 
     def retry(self, step: str) -> None:
-        self._at("sluice_step_retries_total", self._fold.steps(step)).inc()
+        self._count(1, "sluice_step_retries_total", self._fold.steps(step))
 
     def recovery(self, kind: str, count: int) -> None:
-        self._at("sluice_recoveries_total", kind).inc(count)
+        self._count(count, "sluice_recoveries_total", kind)
 
     def point(self, name: str) -> None:
         """Borders are for crash tests; nothing is counted."""
@@ -169,11 +223,11 @@ class Metrics:
     # --- the scanner (processing.scanner.ScannerMeter) -----------------------------------------------------------
 
     def error(self, reason: str) -> None:
-        self._at("sluice_scanner_errors_total", reason if reason in SCANNER_REASONS else OTHER).inc()
+        self._count(1, "sluice_scanner_errors_total", reason if reason in SCANNER_REASONS else OTHER)
 
     def scanned(self, outcome: str, seconds: float, size: int) -> None:
-        self._at("sluice_scan_seconds", outcome).observe(seconds)
-        self._at("sluice_scan_bytes_total").inc(size)
+        self._observe(seconds, "sluice_scan_seconds", outcome)
+        self._count(size, "sluice_scan_bytes_total")
 
     def up(self, answers: bool) -> None:
         """Asked at the scrape instead: what one process saw last says little about now."""
@@ -184,8 +238,8 @@ class Metrics:
     # --- tiers and database ------------------------------------------------------------------------------------
 
     def tier_operation(self, tier: str, op: str, outcome: str, seconds: float) -> None:
-        self._at("sluice_tier_ops_total", tier, op, outcome).inc()
-        self._at("sluice_tier_seconds", tier, op).observe(seconds)
+        self._count(1, "sluice_tier_ops_total", tier, op, outcome)
+        self._observe(seconds, "sluice_tier_seconds", tier, op)
 
     def listening(self, connected: bool) -> None:
         self._at("sluice_listening").set(int(connected))
@@ -223,6 +277,7 @@ class _Asked:
 
 def exposition(metrics: Metrics, asked: Mapping[str, Sequence[Sample]]) -> bytes:
     """The page Prometheus reads: all processes' own metrics, and the values asked for this scrape."""
+    metrics.flush()
     registry = metrics.registry
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         registry = CollectorRegistry()

@@ -101,6 +101,7 @@ class Whole:
         return self.run(self.core.services.pool.fetchval(statement, *arguments))
 
     def metric(self, name: str, **labels: str) -> float:
+        self.core.metrics.flush()
         return self.core.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def processing(self, key: str) -> dict[str, Any]:

@@ -189,12 +189,12 @@ def test_buckets_by_command(server: Server) -> None:
     assert server.sluice("bucket", "set", "no-such-bucket", "--processing", "sync", check=False).returncode == 3
 
 
-def test_log_lines_tell_of_requests_and_steps_and_hold_no_secret(server: Server, bucket: str) -> None:
+def test_log_lines_tell_of_requests_and_runs_and_hold_no_secret(server: Server, bucket: str) -> None:
     server.client().put_object(Bucket=bucket, Key="seen", Body=b"do not log me " * 10)
     server.wait_state(bucket, "seen")
     line = server.wait_log(lambda row: row.get("key") == "seen" and row.get("operation") == "PutObject")
     assert {"status", "seconds", "request", "bucket", "first_byte"} <= set(line)
-    server.wait_log(lambda row: row.get("event") == "step" and row.get("step") == "finalize_upload")
+    server.wait_log(lambda row: row.get("event") == "run" and "finalize_upload" in row["steps"])
     text = server.log_path.read_text()
     assert server.secret_key not in text
     assert "do not log me" not in text
