@@ -218,48 +218,63 @@ BEGIN
          WITH ORDINALITY AS u(s, run, state, mode, lent, crowded, i) ORDER BY u.i;
 END $$;
 
--- End runs whose lease holds, with their events and every step row of this lease once more. Returns those that ended.
+-- End runs whose lease holds, with their events and every step row of this lease once more: those with s_again were sent
+-- before (and are lost when the server crashed after a commit that nobody awaited). Returns the runs that ended.
 CREATE FUNCTION engine_finish(
     p_run bigint[], p_token uuid[], p_state smallint[], p_code text[], p_detail text[], p_output text[], p_failed int[],
-    p_gap_run bigint[], p_gap_step text[], p_gap_dependency text[],
+    p_gap_run bigint[], p_gap_step text[], p_gap_dependency text[], s_again bool[],
     s_run bigint[], s_step text[], s_attempt int[], s_status smallint[], s_output text[], s_code text[],
     s_started float8[], s_seconds float4[],
     e_run bigint[], e_idx bigint[], e_at float8[], e_kind text[], e_data text[]
 ) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
+DECLARE
+    mine    bigint[];
+    workers bigint[];
 BEGIN
-    RETURN QUERY
     WITH u AS MATERIALIZED (
         SELECT * FROM unnest(p_run, p_token, p_state, p_code, p_detail, p_output, p_failed)
             AS t(run_id, token, state, code, detail, output, failed)
-    ), mine AS MATERIALIZED (
+    ), ended AS (
         UPDATE workflow_run r SET
             state = u.state, lease_token = NULL, finished_at = clock_timestamp(), output = u.output::jsonb,
             error_code = u.code, detail = u.detail, failures = r.failures + u.failed,
             park_deadline = NULL, dependency = NULL, dependency_since = NULL, poll_state = NULL
         FROM u WHERE r.run_id = u.run_id AND r.lease_token = u.token AND r.state = 2
         RETURNING r.run_id, r.worker_id
-    ), s AS (
+    )
+    SELECT array_agg(run_id), array_agg(worker_id) INTO mine, workers FROM ended;
+    IF mine IS NULL THEN
+        RETURN;
+    END IF;
+    -- A row that was never sent is nowhere yet, and needs no look for a conflict: that look costs as much as the insert.
+    INSERT INTO workflow_step (run_id, step_key, attempt, status, output, code, worker_id, started_at, seconds)
+    SELECT t.run_id, t.step_key, t.attempt, t.status, t.output::jsonb, t.code, m.worker, to_timestamp(t.started), t.seconds
+    FROM unnest(s_run, s_step, s_attempt, s_status, s_output, s_code, s_started, s_seconds, s_again)
+         AS t(run_id, step_key, attempt, status, output, code, started, seconds, again)
+    JOIN unnest(mine, workers) AS m(run_id, worker) ON m.run_id = t.run_id
+    WHERE NOT t.again;
+    IF true = ANY (s_again) THEN
         INSERT INTO workflow_step (run_id, step_key, attempt, status, output, code, worker_id, started_at, seconds)
-        SELECT t.run_id, t.step_key, t.attempt, t.status, t.output::jsonb, t.code, m.worker_id,
-               to_timestamp(t.started), t.seconds
-        FROM unnest(s_run, s_step, s_attempt, s_status, s_output, s_code, s_started, s_seconds)
-             AS t(run_id, step_key, attempt, status, output, code, started, seconds)
-        JOIN mine m ON m.run_id = t.run_id
-        ON CONFLICT DO NOTHING
-    ), e AS (
-        INSERT INTO run_event (run_id, idx, at, kind, data)
-        SELECT t.run_id, t.idx, to_timestamp(t.at), t.kind, t.data::jsonb
-        FROM unnest(e_run, e_idx, e_at, e_kind, e_data) AS t(run_id, idx, at, kind, data)
-        JOIN mine m ON m.run_id = t.run_id
-        ON CONFLICT DO NOTHING
-    ), g AS (
+        SELECT t.run_id, t.step_key, t.attempt, t.status, t.output::jsonb, t.code, m.worker, to_timestamp(t.started),
+               t.seconds
+        FROM unnest(s_run, s_step, s_attempt, s_status, s_output, s_code, s_started, s_seconds, s_again)
+             AS t(run_id, step_key, attempt, status, output, code, started, seconds, again)
+        JOIN unnest(mine, workers) AS m(run_id, worker) ON m.run_id = t.run_id
+        WHERE t.again
+        ON CONFLICT DO NOTHING;
+    END IF;
+    INSERT INTO run_event (run_id, idx, at, kind, data)
+    SELECT t.run_id, t.idx, to_timestamp(t.at), t.kind, t.data::jsonb
+    FROM unnest(e_run, e_idx, e_at, e_kind, e_data) AS t(run_id, idx, at, kind, data)
+    JOIN unnest(mine) AS m(run_id) ON m.run_id = t.run_id;
+    IF cardinality(p_gap_run) > 0 THEN
         INSERT INTO gap (run_id, step_key, dependency)
         SELECT t.run_id, t.step_key, t.dependency
         FROM unnest(p_gap_run, p_gap_step, p_gap_dependency) AS t(run_id, step_key, dependency)
-        JOIN mine m ON m.run_id = t.run_id
-        ON CONFLICT DO NOTHING
-    )
-    SELECT m.run_id FROM mine m;
+        JOIN unnest(mine) AS m(run_id) ON m.run_id = t.run_id
+        ON CONFLICT DO NOTHING;
+    END IF;
+    RETURN QUERY SELECT unnest(mine);
 END $$;
 
 -- The end of runs that found nothing wrong with a scanning version: the version becomes ready, the verdict is remembered,
@@ -270,7 +285,7 @@ CREATE FUNCTION settle_ready(
     p_bucket bigint[], p_key bytea[], p_seq bigint[], p_rnd bigint[], p_extension bytea[], p_processing jsonb[],
     p_lend bool[], p_moving text[],
     p_run bigint[], p_token uuid[], p_state smallint[], p_code text[], p_detail text[], p_output text[], p_failed int[],
-    p_gap_run bigint[], p_gap_step text[], p_gap_dependency text[],
+    p_gap_run bigint[], p_gap_step text[], p_gap_dependency text[], s_again bool[],
     s_run bigint[], s_step text[], s_attempt int[], s_status smallint[], s_output text[], s_code text[],
     s_started float8[], s_seconds float4[],
     e_run bigint[], e_idx bigint[], e_at float8[], e_kind text[], e_data text[]
@@ -333,7 +348,7 @@ BEGIN
         (SELECT array_agg(CASE WHEN u.fate = 0 THEN u.run END ORDER BY u.i)
            FROM unnest(p_run, fates) WITH ORDINALITY AS u(run, fate, i)),
         p_token, p_state, p_code, p_detail, p_output, p_failed, p_gap_run, p_gap_step, p_gap_dependency,
-        s_run, s_step, s_attempt, s_status, s_output, s_code, s_started, s_seconds,
+        s_again, s_run, s_step, s_attempt, s_status, s_output, s_code, s_started, s_seconds,
         e_run, e_idx, e_at, e_kind, e_data) f;
     RETURN QUERY SELECT u.run, u.fate FROM unnest(p_run, fates) AS u(run, fate);
 END $$;

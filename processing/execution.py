@@ -496,8 +496,11 @@ class Execution:
         summary: dict[str, Any] = {"processing": processing}
         if verdict is not None:
             summary["verdict"] = verdict
+        # After an earlier lease nothing is taken for new: its last rows may have come through after all.
+        again = self._flushed_steps if lease.epoch == 1 else len(self._steps)
         return Finish(
             **self._fields(everything=True),
+            again=again,
             outcome=outcome,
             output=dump(summary),
             failed=self._failed,

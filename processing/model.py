@@ -170,6 +170,7 @@ class Finish(Entry):
     outcome: Outcome
     output: str  # JSON
     failed: int = 0
+    again: int = 0  # so many of its steps were sent to the journal before
     gaps: tuple[tuple[str, str], ...] = ()  # (optional step, dependency) left out
 
 
@@ -192,7 +193,7 @@ class EngineSettings:
     poll_least: float = 0.05
     poll_most: float = 1.0
     batch: int = 256  # rows of one journal or finalize transaction
-    flights: int = 2
+    flights: int = 1
     drain: float = 10.0  # how long running steps may go on after SIGTERM before they are handed back
     sweep: float = 60.0  # pause between sweeps
     scan_stale: float = 600.0

@@ -404,7 +404,7 @@ JOIN workflow_run r ON r.run_id = u.run_id
 WHERE r.lease_token = u.token AND r.state = 2
 ORDER BY r.run_id FOR UPDATE OF r"""
 
-_FINISH = "SELECT engine_finish(" + ", ".join(f"${n}" for n in range(1, 24)) + ") AS run_id"
+_FINISH = "SELECT engine_finish(" + ", ".join(f"${n}" for n in range(1, 25)) + ") AS run_id"
 
 
 async def held(conn: Connection, finishes: Sequence[Finish]) -> set[int]:
@@ -434,6 +434,7 @@ def ending_columns(finishes: Sequence[Finish]) -> list[list[Any]]:
         [gap[0] for gap in gaps],
         [gap[1] for gap in gaps],
         [gap[2] for gap in gaps],
+        [position < f.again for f in finishes for position in range(len(f.steps))],
         *_columns(finishes),
     ]
 

@@ -1,7 +1,8 @@
 """Group commit: concurrent callers share one flight (one transaction, or one statement).
 
-A flight takes whatever has arrived, at most ``rows`` items of ``size`` bytes together, fair over tenants. There is no
-timer: an idle batcher flies at once, and while its flights are under way the next batch collects. Items with equal
+A flight takes whatever has arrived, at most ``rows`` items of ``size`` bytes together, fair over tenants. An idle
+batcher flies at once, and while its flights are under way the next batch collects; under load it may wait a moment more
+(gather), since a flight costs much the same for few as for many. Items with equal
 keys never share a flight, nor fly at the same time. A flight that fails with an SQL error is bisected, so that one bad
 item never fails its neighbours; errors of the connection are the flight's own business (it knows whether it committed).
 """
@@ -20,6 +21,9 @@ Result = TypeVar("Result")
 Flight = Callable[[list[Item]], Awaitable[Sequence[Result | Exception]]]
 
 
+CROWD = 4  # items in a flight from which on the next one waits for more
+
+
 class Batcher(Generic[Item, Result]):
     """fly gets a list of items and answers one result, or one exception as data, for each, in order."""
 
@@ -30,12 +34,14 @@ class Batcher(Generic[Item, Result]):
         rows: int = 256,
         size: int = 4 << 20,
         flights: int = 2,
+        gather: float = 0.0,
         key: Callable[[Item], Hashable] | None = None,
         tenant: Callable[[Item], Hashable] | None = None,
         weight: Callable[[Item], int] | None = None,
     ) -> None:
         self._fly = fly
         self._rows, self._size, self._flights = rows, size, flights
+        self._gather, self._last = gather, 0
         self._key, self._tenant, self._weight = key, tenant, weight
         self._lines: OrderedDict[Hashable, deque[tuple[Item, asyncio.Future[Result]]]] = OrderedDict()
         self._busy: set[Hashable] = set()
@@ -57,7 +63,13 @@ class Batcher(Generic[Item, Result]):
 
     async def _run(self) -> None:
         # Items held back for a busy key are taken by the flight that holds it, when it comes round here again.
-        while batch := self._take():
+        while True:
+            if self._gather and self._last >= CROWD:
+                await asyncio.sleep(self._gather)
+            batch = self._take()
+            self._last = len(batch)
+            if not batch:
+                return
             self._launch()
             keys = {self._key(item) for item, _ in batch} if self._key else set()
             self._busy |= keys

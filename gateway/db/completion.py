@@ -86,6 +86,8 @@ class Completions:
             key=lambda c: (c.bucket.id, c.key),
             tenant=lambda c: c.bucket.owner.id,
             weight=lambda c: len(c.source.data) if isinstance(c.source, Inline) else 0,
+            flights=1,
+            gather=0.002,
         )
 
     async def complete(self, completion: Completion) -> Completed:

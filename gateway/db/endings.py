@@ -15,7 +15,7 @@ from processing import store
 from processing.model import Finish, RunState, Verdict
 from processing.ports import Conn, Ending
 
-SETTLE = "SELECT * FROM settle_ready(" + ", ".join(f"${n}" for n in range(1, 32)) + ")"
+SETTLE = "SELECT * FROM settle_ready(" + ", ".join(f"${n}" for n in range(1, 33)) + ")"
 ENDINGS = (Ending.ENDED, Ending.LOST, Ending.LATER, Ending.LEFT)  # by settle_ready's outcome
 
 
