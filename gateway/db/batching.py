@@ -45,6 +45,7 @@ class Batcher(Generic[Item, Result]):
         self._key, self._tenant, self._weight = key, tenant, weight
         self._lines: OrderedDict[Hashable, deque[tuple[Item, asyncio.Future[Result]]]] = OrderedDict()
         self._busy: set[Hashable] = set()
+        self._flying = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: Item) -> Result:
@@ -56,27 +57,32 @@ class Batcher(Generic[Item, Result]):
         return await future
 
     def _launch(self) -> None:
-        if self._lines and len(self._tasks) < self._flights:
+        if self._lines and self._flying < self._flights:
+            self._flying += 1
             task = asyncio.create_task(self._run())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
-        # Items held back for a busy key are taken by the flight that holds it, when it comes round here again.
-        while True:
-            if self._gather and self._last >= CROWD:
-                await asyncio.sleep(self._gather)
-            batch = self._take()
-            self._last = len(batch)
-            if not batch:
-                return
-            self._launch()
-            keys = {self._key(item) for item, _ in batch} if self._key else set()
-            self._busy |= keys
-            try:
-                await self._deliver(batch)
-            finally:
-                self._busy -= keys
+        try:
+            while True:
+                if self._gather and self._last >= CROWD:
+                    await asyncio.sleep(self._gather)
+                batch = self._take()
+                self._last = len(batch)
+                if not batch:
+                    return
+                self._launch()
+                keys = {self._key(item) for item, _ in batch} if self._key else set()
+                self._busy |= keys
+                try:
+                    await self._deliver(batch)
+                finally:
+                    # Items held back for these keys are taken when this flight comes round again.
+                    self._busy -= keys
+        finally:
+            # Not when the task is seen to be done: who was just answered may submit again before that.
+            self._flying -= 1
 
     def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         """The next batch: one item of each tenant in turn, skipping items whose key is in the air."""

@@ -11,7 +11,7 @@ import msgspec
 APPLICATION = "sluice"
 IDLE_IN_TRANSACTION = "60s"  # a transaction left open holds its locks, and vacuum back, for as long
 
-# Every statement names its rows by key, a handful or a few hundred of them: one plan, nested loops over indexes, is right
+# Every statement names its rows by key, a handful or a few hundred: one plan, nested loops over indexes, is right
 # for all of them. Left alone, the planner makes a new plan for nearly each call (1.0 ms instead of 0.3 for one lookup),
 # and one that was made while a table was empty would read all of it until the next ANALYZE.
 PLANS = {

@@ -95,6 +95,7 @@ class World:
         def choose(bucket: Bucket, key: bytes, declared_type: str | None) -> Chosen:
             return Chosen(pipeline, fingerprint)
 
+        self.choose = choose
         self.completions = Completions(
             pool,
             self.engine,
