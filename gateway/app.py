@@ -53,8 +53,9 @@ async def serve(
 
         await core.engine.start()
         stack.push_async_callback(core.engine.drain)
-        core.collector.start()
-        stack.push_async_callback(core.collector.stop)
+        for keeper in (core.collector, core.scrubber, core.writable):
+            keeper.start()
+            stack.push_async_callback(keeper.stop)
         sampler = asyncio.create_task(_sample(core))
         stack.callback(sampler.cancel)
         admin_listener = await site.listen(admin)
@@ -83,8 +84,9 @@ async def work(settings: Settings, ready: Callable[[], None], only: int | None =
             return 0 if await core.engine.run_only(only) else 1
         await core.engine.start()
         stack.push_async_callback(core.engine.drain)
-        core.collector.start()
-        stack.push_async_callback(core.collector.stop)
+        for keeper in (core.collector, core.scrubber, core.writable):
+            keeper.start()
+            stack.push_async_callback(keeper.stop)
         ready()
         await ending.wait()
     return 0

@@ -12,6 +12,7 @@ from gateway.db.blobs import Blobs
 from gateway.db.buckets import Buckets
 from gateway.db.collector import Collector
 from gateway.db.completion import Completions
+from gateway.db.damage import Damage
 from gateway.db.deletion import Deletions
 from gateway.db.identities import Identities
 from gateway.db.listing import Listing
@@ -20,6 +21,7 @@ from gateway.db.quarantine import Quarantine
 from gateway.db.recalls import Recalls
 from gateway.db.review import Review
 from gateway.db.runs import Chosen
+from gateway.db.scrubber import Scrubber
 from gateway.db.subjects import VersionSubjects
 from gateway.db.undecided import undecided
 from gateway.db.uploads import Uploads
@@ -32,6 +34,7 @@ from gateway.services import Services
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tiers import Measured
+from gateway.telemetry.writable import Writable
 from processing.activities.settings import SERVICE as ACTIVITY_SETTINGS
 from processing.clamd import Clamd, ClamdTimeouts
 from processing.engine import Engine
@@ -55,6 +58,9 @@ class Core:
     review: Review
     quarantine: Quarantine
     collector: Collector
+    scrubber: Scrubber
+    damage: Damage
+    writable: Writable
     scanner: Scanner | None
     metrics: Metrics
     notifier: Notifier
@@ -70,10 +76,13 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
     metrics = Metrics(policy.vocabulary)
     stack.callback(metrics.flush)
     ring = load_ring(settings.master_key, settings.blobs / "master.key")
-    pooled = settings.listen_url is not None and settings.listen_url != settings.database_url
-    pool = await open_pool(settings.database_url, settings.pool_size, statement_cache=not pooled)
+    direct = settings.listen_url or settings.database_url  # for sessions that a pooler would take apart
+    pool = await open_pool(
+        settings.database_url, settings.pool_size, statement_cache=direct == settings.database_url,
+        patience=settings.database_timeout,
+    )  # fmt: skip
     stack.push_async_callback(pool.close)
-    notifier = Notifier(settings.listen_url or settings.database_url)
+    notifier = Notifier(direct)
     await notifier.start()
     stack.push_async_callback(notifier.close)
 
@@ -103,7 +112,10 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
 
     versions = Versions(pool)
     owner: list[Engine] = []
-    blobs = Blobs(pool, tiers, versions, lambda: owner[0].worker_id if owner else None)
+    damage = Damage(pool, metrics.blob_damaged)
+    blobs = Blobs(
+        pool, tiers, versions, lambda: owner[0].worker_id if owner else None, damage, verify=settings.verify_reads
+    )
     subjects = VersionSubjects(
         pool, blobs, placement, waiting, owner=lambda: owner[0].worker_id if owner else None,
         blob_grace=settings.blob_grace, lifecycle_day=settings.lifecycle_day,
@@ -122,7 +134,7 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
             ACTIVITY_SETTINGS: policy.activities,
         },
         notifier=notifier,
-        dsn=settings.database_url,
+        dsn=direct,
         hooks=metrics,
         app_settings=settings,
         undecided=undecided,
@@ -168,7 +180,15 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
         pool, tiers, blob_grace=grace, log=log, sweeps=(recalls.expire, review.expire, review.rescan),
         interval=settings.collect_interval,
     )  # fmt: skip
-    return Core(services, engine, policy, review, Quarantine(pool), collector, scanner, metrics, notifier)
+    files = {name: tiers[name] for name, config in settings.tier_configs.items() if config.kind == "file"}
+    scrubber = Scrubber(
+        pool, files, damage, rate=settings.scrub_rate, interval=settings.scrub_interval, report=metrics.scrubbed
+    )
+    writable = Writable(files, settings.probe_interval)
+    return Core(
+        services, engine, policy, review, Quarantine(pool), collector, scrubber, damage, writable, scanner, metrics,
+        notifier,
+    )  # fmt: skip
 
 
 def scanner_of(settings: Settings, policy: Policy, metrics: Metrics | None = None) -> Scanner | None:

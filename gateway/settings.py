@@ -95,6 +95,12 @@ class Settings:
         secret=True,
     )
     pool_size: int = setting(20, "Database connections per process.", least=2)
+    database_timeout: float = setting(
+        10.0,
+        "How long a request waits for a free database connection, and for the answer to a statement, before it is "
+        "answered ServiceUnavailable.",
+        least=0.1,
+    )
 
     host: str = setting("0.0.0.0", "Address of the S3 port.")  # noqa: S104 - a server is meant to be reached
     s3_port: int = setting(9000, "S3 port; 0 takes a free one.", least=0)
@@ -182,6 +188,20 @@ class Settings:
     inline_threshold: int = setting(16384, "Objects up to this size lie in the database.", least=0)
     blob_grace: float = setting(86400.0, "How long bytes stay after the last reference to them is gone.", least=0)
     collect_interval: float = setting(30.0, "Time between two passes of the blob collector.", least=0.05)
+    verify_reads: int = setting(
+        256 << 10,
+        "Whole reads of objects smaller than this are compared with their digest before the last piece leaves. Above "
+        "1 MiB it costs such reads sendfile; 0: none.",
+        least=0,
+    )
+    scrub_rate: int = setting(
+        8 << 20,
+        "Bytes per second at which all blobs in file tiers are read again and compared with their digests, by one "
+        "process at a time; 0: never.",
+        least=0,
+    )
+    scrub_interval: float = setting(604800.0, "Least time between the beginnings of two such rounds.", least=0.05)
+    probe_interval: float = setting(10.0, "Time between two tries to write to each file tier.", least=0.05)
     staging_threads: int = setting(4, "Threads per process that hash and write large bodies.", least=1)
     quarantine_retention: float = setting(2592000.0, "How long quarantined content is kept.", least=0)
     lifecycle_day: float = setting(

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import os
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -39,6 +40,7 @@ from storage_tiers.tier import (
     Stored,
     TierError,
     TierFull,
+    TierReadOnly,
     TierUnavailable,
 )
 
@@ -48,6 +50,7 @@ DAY = 86_400.0
 NAME = re.compile(r"([0-9a-f]{32})(|\.part|\.restore|\.restore-new)")
 NAMES_AT_ONCE = 1_000
 LONGEST_POLL = 15.0
+PROBE = bytes(16 << 10)  # more than a file system keeps inside an inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,10 @@ class FileTier:
         if usage.free_bytes == 0 or (usage.total_inodes and usage.free_inodes == 0):
             raise TierFull(f"tier {self.name}: no {'bytes' if usage.free_bytes == 0 else 'inodes'} left")
 
+    async def try_write(self) -> None:
+        """Write a few bytes as a blob's are, and remove them. Raises TierFull, TierReadOnly, TierUnavailable."""
+        await self._run(self._calls, "write", self._try_write)
+
     async def usage(self) -> Usage:
         """Free bytes and inodes. Raises TierUnavailable."""
         found = await self._run(self._calls, "statvfs", lambda: os.statvfs(self.root))
@@ -191,7 +198,20 @@ class FileTier:
         if not (self.root / MARKER).exists():
             raise TierUnavailable(f"tier {self.name}: its folder is not there; is it mounted?")
         if os.statvfs(self.root).f_flag & os.ST_RDONLY:
-            raise TierUnavailable(f"tier {self.name}: its file system is read-only")
+            raise TierReadOnly(f"tier {self.name}: its file system is read-only")
+
+    def _try_write(self) -> None:
+        self._check_mounted()
+        path = self.root / f".probe-{os.getpid()}-{threading.get_ident()}"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        try:
+            if os.write(fd, PROBE) < len(PROBE):
+                raise TierFull(f"tier {self.name}: no bytes left")
+            if self.durable:
+                self._fsync(fd)
+        finally:
+            os.close(fd)
+            path.unlink(missing_ok=True)
 
     def _create(self, blob: BlobId) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -6,14 +6,14 @@ import ctypes
 import errno
 from collections.abc import Mapping
 
-from storage_tiers.tier import TierError, TierFull, TierUnavailable
+from storage_tiers.tier import TierError, TierFull, TierReadOnly, TierUnavailable
 
 # Full: nothing more can be written until somebody makes room. Unavailable: a mount is away or read-only, or this
 # process has run out of descriptors; the same call may succeed later. Everything else (EIO first) is the medium's.
 ERRNO: Mapping[int, type[TierError]] = {
     errno.ENOSPC: TierFull,  # bytes or inodes
     errno.EDQUOT: TierFull,
-    errno.EROFS: TierUnavailable,
+    errno.EROFS: TierReadOnly,
     errno.EACCES: TierUnavailable,
     errno.EPERM: TierUnavailable,
     errno.ENOENT: TierUnavailable,  # the folder, not the blob: see FileTier

@@ -20,6 +20,10 @@ class TierUnavailable(TierError):
     """The tier cannot be reached now; the same call may succeed later."""
 
 
+class TierReadOnly(TierUnavailable):
+    """The tier can be read and not written."""
+
+
 class TierMissing(TierError):
     """The tier's own container (its bucket) is gone: a matter of configuration, no wait mends it."""
 

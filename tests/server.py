@@ -233,7 +233,7 @@ class Server:
 
     def sluice(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """One of our own commands, on this server's data."""
-        keep = {"SLUICE_DATA_DIR", "SLUICE_BLOB_DIR", "DATABASE_URL", "SLUICE_CLAMD"}
+        keep = {"SLUICE_DATA_DIR", "SLUICE_BLOB_DIR", "DATABASE_URL", "SLUICE_LISTEN_URL", "SLUICE_CLAMD"}
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "DATABASE_"))}
         ours = {name: value for name, value in self.environment.items() if name in keep}
         return subprocess.run(

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 LOW = 0.05  # share of a file system below which free space is worth a warning
 LIMIT = 4096  # open files a busy process may want
+SLOW = 300.0  # seconds the questions below may take: they look at every version
 
 # Versions that wait for a verdict no run will bring; rows whose bytes are marked corrupt.
 LOST = """
 SELECT (SELECT count(*) FROM version v WHERE v.state = 1 AND NOT EXISTS
           (SELECT FROM workflow_run r WHERE r.run_id = v.run_id AND r.state IN (1, 2, 3))) AS scanning,
-       (SELECT count(*) FROM blob WHERE corrupt) AS corrupt,
+       (SELECT count(*) FROM blob WHERE corrupt AND state = 2) AS corrupt,
        (SELECT count(*) FROM blob_queue WHERE due_at < now() - interval '1 hour') AS overdue
 """
 
@@ -89,13 +90,14 @@ async def _remote(core: Core) -> list[dict[str, Any]]:
     from gateway.http.checks import checks
     from gateway.http.health import Health
 
+    await core.writable.look()
     _, report = await Health(checks(core), started=True).ready()
     rows = [_row(name, row["state"], row.get("reason", "")) for name, row in report["checks"].items()]
-    lost = await core.services.pool.fetchrow(LOST)
+    lost = await core.services.pool.fetchrow(LOST, timeout=SLOW)
     assert lost is not None
     for name, text in (
         ("scanning", "versions wait for a verdict without a run: sluice reprocess them"),
-        ("corrupt", "blobs are missing or damaged: restore them from a backup"),
+        ("corrupt", "blobs are missing or damaged: restore them from a backup; sluice verify names the objects"),
         ("overdue", "blobs should have been collected an hour ago: is a service running?"),
     ):
         rows.append(

@@ -148,6 +148,11 @@ class EmbeddedPostgres:
                 raise EmbeddedError(f"The embedded PostgreSQL did not start:\n{self._log_tail()}")
             time.sleep(0.2)
 
+    def revive(self) -> None:
+        """Start the server again after it ended, without waiting for its recovery: clients see when it is ready."""
+        stop_cluster(self.layout)
+        self.process = self._spawn()
+
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 

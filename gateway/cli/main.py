@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "run": "runs: list, show, why, retry, requeue, cancel",
     "quarantine": "held content: list, show, release, delete",
     "reprocess": "run the current pipeline again over an object",
+    "verify": "read stored bytes again and compare them with their digests",
     "config": "settings: show, check, init",
     "doctor": "check everything the service depends on, and say what is wrong",
     "health": "ask a running service whether it is ready (for container health checks)",

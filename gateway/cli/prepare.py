@@ -82,9 +82,10 @@ async def _prepare(settings: Settings, dsn: str) -> Prepared:
             Exit.UNAVAILABLE, f"The database ({where}) cannot be used: {error or type(error).__name__}."
         ) from error
     try:
-        done = await migrate(dsn)
+        direct = settings.listen_url or dsn  # not through a pooler: each of these is a session
+        done = await migrate(direct)
         ring = ring_of(settings)
-        pool = await open_pool(dsn, 2)
+        pool = await open_pool(direct, 2)
         try:
             async with pool.acquire() as conn:
                 await check_installation(conn, settings.blobs, ring.fingerprint)

@@ -46,9 +46,12 @@ def with_database(settings: Settings, work: Callable[[Session], Awaitable[T]]) -
 
 
 def find_database(settings: Settings) -> tuple[str, Callable[[], None]]:
-    """The address, and what to call when done with it. Raises CommandError."""
+    """The address (of the database itself, where there is a pooler), and what to call when done with it.
+
+    Raises CommandError.
+    """
     if settings.database_url is not None:
-        return settings.database_url, lambda: None
+        return settings.listen_url or settings.database_url, lambda: None
     lock = DirectoryLock(settings.data_dir)
     try:
         lock.acquire()
@@ -103,6 +106,9 @@ def with_core(settings: Settings, work: Callable[[Core], Awaitable[T]]) -> T:
 
     No run is executed in this process. Raises CommandError.
     """
+    from gateway.telemetry import logs
+
+    logs.configure("warning", settings.log_format)  # to standard error: standard output is for data
     folders(settings)
     dsn, end = find_database(settings)
     try:

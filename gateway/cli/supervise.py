@@ -23,9 +23,12 @@ from typing import Any, Protocol
 
 import structlog
 
+from gateway.cli.embedded import EmbeddedError
+
 PR_SET_PDEATHSIG = 1
 READY = b"ready\n"
 STEADY = 5.0  # seconds after which a process counts as having started well
+LONGEST_PAUSE = 10.0  # seconds between two starts of a database that ends at once
 GIVE_UP = 3  # starts in a row that may fail before any process was ever ready
 FORWARD_PATIENCE = 10.0  # seconds beyond drain_timeout until a process that does not end is killed
 
@@ -36,7 +39,7 @@ class Database(Protocol):
     """The embedded database, as far as its watcher cares."""
 
     def alive(self) -> bool: ...
-    def start(self) -> str: ...
+    def revive(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ class Supervisor:
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _wanted: list[int] = field(default_factory=list)  # signals that came in
     _announced: bool = False
+    _revived: float = float("-inf")  # when the database was last started again, and
+    _revival_pause: float = 0.0  # how long after that it may be once more
 
     def run(self) -> int:
         self._places = [Place() for _ in range(self.count)]
@@ -202,9 +207,22 @@ class Supervisor:
             log.error("a serving process ended", child=child.index, status=child.process.returncode, again_in=pause)
 
     def _watch_database(self) -> None:
-        if self.database is not None and not self.database.alive():
+        """Start the embedded database again when it ended. What keeps it down (a full disk) may pass, and meanwhile
+        the processes answer 503: so this never gives up, and never waits until it is ready."""
+        if self.database is None:
+            return
+        now = time.monotonic()
+        since = now - self._revived
+        if self.database.alive():
+            if since > 2 * LONGEST_PAUSE:
+                self._revival_pause = 0.0
+        elif since > self._revival_pause:
+            self._revived, self._revival_pause = now, min(max(1.0, self._revival_pause * 2), LONGEST_PAUSE)
             log.error("the embedded database ended; starting it again")
-            self.database.start()
+            try:
+                self.database.revive()
+            except (OSError, EmbeddedError) as error:
+                log.error("the embedded database does not start", error=str(error))
 
     def _send(self, number: int) -> None:
         for place in self._places:

@@ -31,7 +31,9 @@ def run(args: argparse.Namespace) -> int:
     dsn, end = find_database(settings)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(app.work(settings.replace(database_url=dsn), lambda: talk("Working."), args.only))
+            if settings.database_url is None:
+                settings = settings.replace(database_url=dsn)
+            return runner.run(app.work(settings, lambda: talk("Working."), args.only))
     except (PolicyError, KeyRingError) as error:
         raise CommandError(Exit.CONFIG, str(error)) from error
     finally:

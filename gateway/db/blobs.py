@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import hashlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import structlog
 
 from gateway.db.batching import Batcher
+from gateway.db.damage import Damage
 from gateway.db.versions import Versions
 from gateway.domain.ids import blob_id
 from gateway.domain.objects import Extent, Resolved
 from processing.ports import Conn
+from storage_tiers.staging import Hash
 from storage_tiers.tier import WHOLE, BlobCorrupt, BlobNotFound, ByteSpan, Reader, Tier
 
 log = structlog.get_logger("sluice.blobs")
 LOST = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError)  # the database, for now
+DISCARD_WAIT = 1.0  # seconds that a request which has failed waits for its bytes to go
+ASIDE = 256 << 10  # bytes from which a piece is hashed in a thread
 INLINE = "inline"  # the tier name of bytes that lie in the blob's row
 
 
@@ -26,7 +33,8 @@ class ContentReader:
     """The bytes of one version, over all its extents. Content is checked to be as long as length says.
 
     fd and position are set where the content is one extent of one file, for sendfile; inline where the bytes are
-    at hand. close ends it, any number of times.
+    at hand. An extent whose digest is known is compared with it, and its last piece given only when it is right.
+    close ends it, any number of times.
     """
 
     def __init__(self, length: int, pieces: Sequence[Extent], source: Blobs, inline: bytes | None = None) -> None:
@@ -43,7 +51,8 @@ class ContentReader:
 
     @property
     def fd(self) -> int | None:
-        return self._reader.fd if self._reader is not None and len(self._pieces) == 1 else None
+        plain = self._reader is not None and len(self._pieces) == 1 and self._pieces[0].digest is None
+        return self._reader.fd if self._reader is not None and plain else None
 
     @property
     def position(self) -> int:
@@ -56,11 +65,22 @@ class ContentReader:
         for index, piece in enumerate(self._pieces):
             reader = self._reader if index == 0 and self._reader is not None else await self._source.open_extent(piece)
             self._reader, given = reader, 0
+            sha256, held = hashlib.sha256(), b""
             async for chunk in reader:
                 given += len(chunk)
-                yield chunk
+                if piece.digest is not None:
+                    await _update(sha256, chunk)
+                    held, chunk = chunk, held
+                if chunk:
+                    yield chunk
             if given != piece.length:
                 raise BlobCorrupt(f"blob {piece.blob}: {given} of {piece.length} bytes")
+            if piece.digest is not None and sha256.digest() != piece.digest:
+                error = BlobCorrupt(f"blob {piece.blob}: the bytes differ from their digest")
+                await self._source.damaged(piece, error)
+                raise error
+            if held:
+                yield held
             await reader.close()
 
     async def close(self) -> None:
@@ -69,12 +89,23 @@ class ContentReader:
 
 
 class Blobs:
-    """owner tells the id of this process's ``worker`` row, whose heartbeat is the lease of what it stages."""
+    """owner tells the id of this process's ``worker`` row, whose heartbeat is the lease of what it stages.
+
+    verify: whole contents of fewer bytes are compared with their digests as they are read.
+    """
 
     def __init__(
-        self, pool: asyncpg.Pool, tiers: Mapping[str, Tier], versions: Versions, owner: Callable[[], int | None]
+        self,
+        pool: asyncpg.Pool,
+        tiers: Mapping[str, Tier],
+        versions: Versions,
+        owner: Callable[[], int | None],
+        damage: Damage | None = None,
+        *,
+        verify: int = 256 << 10,
     ) -> None:
         self._pool, self._tiers, self._versions, self._owner = pool, tiers, versions, owner
+        self._damage, self._verify = damage or Damage(pool), verify
         self._stagings: Batcher[str, UUID] = Batcher(self._stage)
         self._discards: set[asyncio.Task[None]] = set()
         self._inline: Batcher[UUID, bytes | None] = Batcher(self._fetch_inline, rows=64)
@@ -92,24 +123,32 @@ class Blobs:
     async def discard(self, blob: UUID) -> None:
         """Drop a staged blob whose sink was aborted or whose completion failed. A live blob is left alone.
 
-        While the database is away it is tried again behind the caller's back: nobody else would collect what is
+        While the database is away, or slow, it goes on behind the caller's back: nobody else would collect what is
         staged by a process that lives on.
         """
+        first = self._aside(self._discard(blob))
+        await asyncio.wait({first}, timeout=DISCARD_WAIT)
         try:
-            await self._discard(blob)
+            if first.done():
+                return first.result()
         except LOST as error:
             log.warning("discard-put-off", blob=str(blob), error=type(error).__name__)
-            task = asyncio.create_task(self._discard_later(blob))
-            self._discards.add(task)
-            task.add_done_callback(self._discards.discard)
+        self._aside(self._discard_later(blob, first))
 
-    async def _discard_later(self, blob: UUID) -> None:
+    def _aside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._discards.add(task)
+        task.add_done_callback(self._discards.discard)
+        return task
+
+    async def _discard_later(self, blob: UUID, attempt: asyncio.Task[None]) -> None:
         pause = 1.0
         while True:
+            with suppress(*LOST):
+                return await attempt
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
-            with suppress(*LOST):
-                return await self._discard(blob)
+            attempt = self._aside(self._discard(blob))
 
     async def _discard(self, blob: UUID) -> None:
         row = await self._pool.fetchrow(
@@ -127,17 +166,24 @@ class Blobs:
         if resolved.inline is not None:
             return ContentReader(length, (), self, resolved.inline[span.offset : span.offset + length])
         if resolved.extent is not None:
-            extents: Sequence[Extent] = (resolved.extent,)
+            kind, _, value = (version.digest or "").partition(":")
+            digest = bytes.fromhex(value) if kind == "sha256" else None
+            extents: Sequence[Extent] = (replace(resolved.extent, digest=digest),)
         else:
             extents = await self._versions.extents(version) if version.size else ()
+        if version.size >= self._verify:
+            extents = [replace(extent, digest=None) for extent in extents]
         return await self.open_extents(extents, ByteSpan(span.offset, length))
 
     async def open_extents(self, extents: Sequence[Extent], span: ByteSpan) -> ContentReader:
-        """span must have a length. Raises BlobCorrupt when the extents do not reach that far."""
+        """span must have a length. Raises BlobCorrupt when the extents do not reach that far, or are known to be
+        damaged."""
         assert span.length is not None
         pieces = cut(extents, span.offset, span.length)
         if sum(piece.length for piece in pieces) != span.length:
             raise BlobCorrupt("the extents are shorter than the object")
+        if damaged := [piece.blob for piece in pieces if piece.damaged]:
+            raise BlobCorrupt(f"blob {damaged[0]} is marked as damaged")
         reader = ContentReader(span.length, pieces, self, None if span.length else b"")
         await reader.start()
         return reader
@@ -152,19 +198,14 @@ class Blobs:
         try:
             return await self._tiers[extent.tier].open(extent.blob, ByteSpan(extent.offset, extent.length))
         except (BlobNotFound, BlobCorrupt) as error:
-            await self._report(extent, error)
+            await self.damaged(extent, error)
             raise
 
-    async def _report(self, extent: Extent, error: Exception) -> None:
-        """Bytes are not there that a row promises: say so once, and where ``sluice doctor`` looks. A blob that was
-        moved or deleted meanwhile is none of that."""
-        marked = await self._pool.fetchval(
-            "UPDATE blob SET corrupt = true WHERE id = $1 AND state = 2 AND tier = $2 AND NOT corrupt RETURNING true",
-            extent.blob,
-            extent.tier,
-        )
-        if marked:
-            log.error("blob-damaged", blob=str(extent.blob), tier=extent.tier, error=type(error).__name__)
+    async def damaged(self, extent: Extent, error: BlobNotFound | BlobCorrupt) -> None:
+        """Bytes are not there that a row promises, or not the same: say so once, and refuse them from now on. A
+        database that is away keeps nobody from the answer."""
+        with suppress(*LOST):
+            await self._damage.found(extent.blob, extent.tier, error)
 
     async def _fetch_inline(self, blobs: list[UUID]) -> Sequence[bytes | None]:
         rows = await self._pool.fetch("SELECT id, bytes FROM blob WHERE id = ANY($1)", blobs)
@@ -190,6 +231,14 @@ class Held:
         pass
 
 
+async def _update(sha256: Hash, chunk: bytes) -> None:
+    """Short pieces here; longer ones would hold up everybody else (measured: 1.4 GB/s)."""
+    if len(chunk) < ASIDE:
+        sha256.update(chunk)
+    else:
+        await asyncio.to_thread(sha256.update, chunk)
+
+
 def cut(extents: Sequence[Extent], offset: int, length: int) -> list[Extent]:
     """The extents of a span of the content that extents make up, in bytes."""
     pieces: list[Extent] = []
@@ -197,7 +246,9 @@ def cut(extents: Sequence[Extent], offset: int, length: int) -> list[Extent]:
     for extent in extents:
         begin, end = max(offset, start), min(offset + length, start + extent.length)
         if begin < end:
-            pieces.append(Extent(extent.blob, extent.offset + begin - start, end - begin, extent.tier))
+            digest = extent.digest if end - begin == extent.length else None
+            where = extent.offset + begin - start
+            pieces.append(Extent(extent.blob, where, end - begin, extent.tier, extent.damaged, digest))
         start += extent.length
         if start >= offset + length:
             break

@@ -12,10 +12,13 @@ Sample = tuple[tuple[str, ...], float]
 RECALL = "tier.recall"
 LIVE = ("pending", "running", "parked")
 BYTES_FRESH = 60.0  # seconds; adding up every blob is the one expensive question here
+SLOW = 60.0  # seconds such a question may take, whatever requests are allowed
 
 REST = """
 SELECT (SELECT count(*) FROM version WHERE state = 3) AS quarantined,
-       (SELECT count(*) FROM version WHERE restored_blob IS NOT NULL AND restored_until > now()) AS restored
+       (SELECT count(*) FROM version WHERE restored_blob IS NOT NULL AND restored_until > now()) AS restored,
+       (SELECT count(*) FROM blob WHERE corrupt AND state = 2) AS damaged,
+       (SELECT extract(epoch FROM now() - verified)::float8 FROM scrub) AS scrub_age
 """
 BYTES = "SELECT tier, sum(size)::bigint AS bytes FROM blob WHERE state = 2 GROUP BY tier"
 
@@ -42,16 +45,18 @@ class Gauges:
                 if state == "pending":
                     ages[(workflow,)] = max(ages.get((workflow,), 0.0), age)
             health = await queries.worker_health(conn)
-            rest = await conn.fetchrow(REST)
+            rest = await conn.fetchrow(REST, timeout=SLOW)
             assert rest is not None
             if self._bytes[0] + BYTES_FRESH < self._clock():
-                rows = await conn.fetch(BYTES)
+                rows = await conn.fetch(BYTES, timeout=SLOW)
                 self._bytes = self._clock(), [((row["tier"],), float(row["bytes"] or 0)) for row in rows]
         return {
             "sluice_runs": list(counts.items()),
             "sluice_run_oldest_seconds": list(ages.items()),
             "sluice_quarantined": [((), rest["quarantined"])],
             "sluice_recalls": [(("restoring",), recalls), (("restored",), rest["restored"])],
+            "sluice_blobs_damaged": [((), rest["damaged"])],
+            "sluice_scrub_age_seconds": [] if rest["scrub_age"] is None else [((), rest["scrub_age"])],
             "sluice_workers": [((), health["workers"])],
             "sluice_tier_bytes": self._bytes[1],
         }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, cast
+from typing import Any
 
 import asyncpg
 import msgspec
 
+from gateway.db.connection import Connection
+
 APPLICATION = "sluice"
 IDLE_IN_TRANSACTION = "60s"  # a transaction left open holds its locks, and vacuum back, for as long
+CLIENT_CHECK = "2s"  # a statement that nobody waits for any more ends so soon, and gives back its locks
+PATIENCE = 10.0
 
 # Every statement names its rows by key, a handful or a few hundred: one plan, nested loops over indexes, is right
 # for all of them. Left alone, the planner makes a new plan for nearly each call (1.0 ms instead of 0.3 for one lookup),
@@ -26,57 +29,57 @@ _encode = msgspec.json.Encoder().encode
 _JSONB_FORMAT = b"\x01"  # the one version of jsonb's binary form
 
 
-async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> asyncpg.Pool:
+async def open_pool(dsn: str, size: int, *, statement_cache: bool = True, patience: float = PATIENCE) -> asyncpg.Pool:
     """A pool of up to size connections; jsonb goes in and comes out as plain Python values.
 
     dsn is a URL as libpq reads it; a unix socket is ``postgresql://user@/name?host=/folder``. statement_cache off is
     for a pooler in transaction mode: no prepared statement outlives its use, and no start parameter that such a
-    pooler refuses is sent (set ``idle_in_transaction_session_timeout`` on the role there).
+    pooler refuses is sent (set ``idle_in_transaction_session_timeout`` on the role there). patience: seconds until a
+    connection that does not become free, and an answer that does not come, are given up.
 
     Raises OSError or asyncpg.PostgresError when the first connection fails.
     """
     settings = {"application_name": APPLICATION}
     if statement_cache:
-        settings |= {"idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION, **PLANS}
+        settings |= {
+            "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION,
+            "client_connection_check_interval": CLIENT_CHECK,
+            **PLANS,
+        }
     more: dict[str, Any] = {} if statement_cache else {"statement_cache_size": 0}
-    return await asyncpg.create_pool(
+    return await Pool(
         dsn,
+        patience=patience,
         min_size=min(2, size),
         max_size=size,
+        max_queries=50_000,
+        max_inactive_connection_lifetime=300.0,
         init=prepare,
         reset=_keep,
+        loop=None,
         connection_class=Connection,
+        record_class=asyncpg.Record,
         server_settings=settings,
+        timeout=patience,
+        command_timeout=patience,
         **more,
     )
 
 
-class Connection(asyncpg.Connection):
-    """asyncpg's connection, which is lost as soon as the server has said its last word.
+class Pool(asyncpg.Pool):
+    """asyncpg's pool, in which nobody stands in line for longer than patience seconds."""
 
-    Between that word (an administrator ends the session, a server shuts down) and the end of the stream asyncpg takes
-    the connection for usable and fails each statement with InternalClientError, which nobody could tell from a bug.
-    All statements go through these methods; each raises ConnectionDoesNotExistError then.
-    """
+    def __init__(self, *args: Any, patience: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.patience = patience
 
-    async def execute(self, *args: Any, **options: Any) -> str:
-        return cast(str, await self._said(super().execute(*args, **options)))
-
-    async def _execute(self, *args: Any, **options: Any) -> Any:
-        return await self._said(super()._execute(*args, **options))  # type: ignore[misc]
-
-    async def _executemany(self, *args: Any, **options: Any) -> Any:
-        return await self._said(super()._executemany(*args, **options))  # type: ignore[misc]
-
-    async def _prepare(self, *args: Any, **options: Any) -> Any:
-        return await self._said(super()._prepare(*args, **options))  # type: ignore[misc]
-
-    async def _said(self, statement: Awaitable[Any]) -> Any:
+    async def _acquire(self, timeout: float | None) -> Any:
+        """Raises TimeoutError. The bound is also that of giving the connection back (asyncpg remembers it)."""
+        patience = self.patience if timeout is None else timeout
         try:
-            return await statement
-        except asyncpg.InternalClientError as error:
-            self.terminate()  # or the pool would hand it out again
-            raise asyncpg.ConnectionDoesNotExistError("the server has ended this connection") from error
+            return await super()._acquire(patience)  # type: ignore[misc]
+        except TimeoutError as error:
+            raise TimeoutError(f"no database connection within {patience:g} s") from error
 
 
 async def prepare(conn: asyncpg.Connection) -> None:

@@ -22,7 +22,8 @@ COLUMNS = """v.bucket_id, v.key, v.seq, v.rnd, v.is_null, v.state, v.etag, v.siz
 CONTENT = "LEFT JOIN blob bl ON bl.id = CASE WHEN v.restored_until > now() THEN v.restored_blob ELSE v.blob END"
 
 # The bytes of a small object come along, but only those of content that may leave: a ready version's.
-PLACE = """bl.id AS blob, bl.tier, CASE WHEN bl.id = v.blob THEN v.blob_offset ELSE 0 END AS blob_offset,
+PLACE = """bl.id AS blob, bl.tier, bl.corrupt,
+    CASE WHEN bl.id = v.blob THEN v.blob_offset ELSE 0 END AS blob_offset,
     CASE WHEN q.bytes AND v.state = 2 THEN bl.bytes END AS bytes"""
 
 # A key's head names the version that decides; without one the newest skipped version does.
@@ -156,13 +157,15 @@ class Versions:
     async def extents(self, version: Version) -> list[Extent]:
         """All extents of a version in order, for those that have several."""
         rows = await self._pool.fetch(
-            """SELECT e.blob, e.blob_offset, e.length, b.tier FROM extent e JOIN blob b ON b.id = e.blob
+            """SELECT e.blob, e.blob_offset, e.length, b.tier, b.corrupt,
+                      CASE WHEN e.blob_offset = 0 AND e.length = b.size THEN b.sha256 END AS sha256
+                 FROM extent e JOIN blob b ON b.id = e.blob
                 WHERE e.bucket_id = $1 AND e.key = $2 AND e.seq = $3 ORDER BY e.idx""",
             version.ref.bucket_id,
             version.ref.key,
             version.ref.seq,
         )
-        return [Extent(row["blob"], row["blob_offset"], row["length"], row["tier"]) for row in rows]
+        return [Extent(*row) for row in rows]
 
     async def parts(self, ref: VersionRef, after: int = 0, limit: int = 1000) -> list[VersionPart]:
         """Up to limit parts with numbers above after."""
@@ -232,7 +235,7 @@ def _resolved(row: asyncpg.Record) -> Resolved:
     version = version_of(row)
     extent = None
     if row["blob"] is not None and version.size:
-        extent = Extent(row["blob"], row["blob_offset"], version.size, row["tier"])
+        extent = Extent(row["blob"], row["blob_offset"], version.size, row["tier"], row["corrupt"])
     inline = row["bytes"]
     if inline is not None and len(inline) != version.size:  # a ranged copy shares a part of the bytes
         inline = inline[row["blob_offset"] : row["blob_offset"] + version.size]

@@ -100,12 +100,17 @@ def parse_version_id(text: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """length bytes of a blob from offset on. tier names where the blob lies; "inline": in Postgres."""
+    """length bytes of a blob from offset on. tier names where the blob lies; "inline": in Postgres.
+
+    damaged: the blob's bytes are known to be missing or wrong. digest: SHA-256 of the extent, where it is known.
+    """
 
     blob: UUID
     offset: int
     length: int
     tier: str
+    damaged: bool = False
+    digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

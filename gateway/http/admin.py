@@ -205,6 +205,7 @@ class Admin:
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             log.warning("the database did not answer a scrape")  # the processes' own figures are still worth having
         asked |= await _scanner(self._core.scanner)
+        asked["sluice_tier_writable"] = self._core.writable.samples()
         asked["sluice_tier_free_ratio"] = await space(self._core.services.tiers)
         page = await asyncio.to_thread(exposition, self._core.metrics, asked)
         return web.Response(body=page, headers={"Content-Type": PROMETHEUS})

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from gateway.db.migrate import pending
 from gateway.http.health import Check, Degraded, Failed
+from gateway.telemetry.writable import Writable
 from processing import queries
 from processing.scanner import Scanner, ScannerError
-from storage_tiers.tier import Tier, TierError
+from storage_tiers.tier import Tier, TierError, TierFull, TierReadOnly
 
 if TYPE_CHECKING:
     import asyncpg
@@ -24,7 +25,7 @@ def checks(core: Core) -> Mapping[str, Check]:
     found = {
         "database": database(services.pool),
         "migrations": migrations(services.pool),
-        **{f"tier:{name}": tier(each) for name, each in services.tiers.items()},
+        **{f"tier:{name}": tier(each, core.writable) for name, each in services.tiers.items()},
         "scanner": scanner(core.scanner),
         "workers": workers(services.pool),
     }
@@ -48,15 +49,19 @@ def migrations(pool: asyncpg.Pool) -> Check:
     return check
 
 
-def tier(each: Tier) -> Check:
-    """An archive that cannot be reached keeps restores waiting, nothing else."""
+def tier(each: Tier, writable: Writable) -> Check:
+    """An archive that cannot be reached keeps restores waiting, nothing else; what cannot be written is still read."""
 
     async def check() -> None:
         try:
             await each.probe()
+        except (TierFull, TierReadOnly) as error:
+            raise Degraded(f"{error}; reads go on, writes are answered 503") from error
         except TierError as error:
             kind: Callable[[str], Exception] = Degraded if each.archive else Failed
             raise kind(str(error) or type(error).__name__) from error
+        if failure := writable.failures.get(each.name):
+            raise Degraded(f"{failure}; reads go on, writes are answered 503")
 
     return check
 

@@ -62,6 +62,11 @@ TABLE: tuple[Row, ...] = (
     Row("sluice_tier_seconds", "histogram", ("tier", "op"), "Time of operations on storage tiers.", REQUEST_BUCKETS),
     Row("sluice_tier_bytes", "scraped", ("tier",), "Bytes of live blobs in a tier."),
     Row("sluice_tier_free_ratio", "scraped", ("tier", "resource"), "Free share of a file tier's disk."),
+    Row("sluice_tier_writable", "scraped", ("tier",), "1 when the last try to write to a file tier succeeded."),
+    Row("sluice_blobs_damaged", "scraped", (), "Blobs marked as missing or damaged; reads of them are refused."),
+    Row("sluice_blob_damage_total", "counter", ("tier", "kind"), "Blobs found missing, differing or unreadable."),
+    Row("sluice_scrub_bytes_total", "counter", (), "Bytes the scrubber has read and compared."),
+    Row("sluice_scrub_age_seconds", "scraped", (), "Time since the last complete round of the scrubber began."),
     Row("sluice_quarantined", "scraped", (), "Versions in quarantine."),
     Row("sluice_recalls", "scraped", ("state",), "Archived versions: being restored, restored."),
     Row("sluice_scan_seconds", "histogram", ("outcome",), "Time of one scan.", RUN_BUCKETS),
@@ -240,6 +245,12 @@ class Metrics:
     def tier_operation(self, tier: str, op: str, outcome: str, seconds: float) -> None:
         self._count(1, "sluice_tier_ops_total", tier, op, outcome)
         self._observe(seconds, "sluice_tier_seconds", tier, op)
+
+    def blob_damaged(self, tier: str, kind: str) -> None:
+        self._count(1, "sluice_blob_damage_total", tier, kind)
+
+    def scrubbed(self, size: int) -> None:
+        self._count(size, "sluice_scrub_bytes_total")
 
     def listening(self, connected: bool) -> None:
         self._at("sluice_listening").set(int(connected))

@@ -56,6 +56,8 @@ def test_every_metric_of_the_table_can_be_reported() -> None:
     metrics.verdict("quarantined", "malware")
     metrics.recovery("reaped", 2)
     metrics.tier_operation("standard", "open", "ok", 0.1)
+    metrics.blob_damaged("standard", "missing")
+    metrics.scrubbed(10)
     metrics.pool(1, 2)
     metrics.scanned("clean", 0.1, 10)
     metrics.error("timeout")

@@ -26,6 +26,7 @@ from storage_tiers.tier import (
     Speed,
     TierError,
     TierFull,
+    TierReadOnly,
     TierUnavailable,
 )
 from tests.tiers.places import MIB, Clock
@@ -181,7 +182,7 @@ def test_an_fsync_error_is_final(tmp_path: Path, part: str, code: int, kind: typ
     [
         (errno.ENOSPC, TierFull),
         (errno.EDQUOT, TierFull),
-        (errno.EROFS, TierUnavailable),
+        (errno.EROFS, TierReadOnly),
         (errno.EACCES, TierUnavailable),
         (errno.EIO, TierError),
     ],
