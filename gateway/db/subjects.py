@@ -16,6 +16,7 @@ from gateway.db.waiting import Waiting
 from gateway.domain.objects import NULL_ID, Extent, State, VersionRef
 from processing.model import Finish, NewRun, Outcome, RunState, Subject, Verdict
 from processing.ports import Conn, Content, Ending, Piece, SubjectSuperseded
+from storage_tiers import failpoints
 from storage_tiers.placement import STORAGE_CLASSES, Placement
 from storage_tiers.tier import WHOLE, ByteSpan
 
@@ -356,6 +357,7 @@ class VersionSubjects:
                 blob,
             )
             await blobs.drop_references(conn, old, self._grace)
+            failpoints.point("move.swapping")
             return True
 
     async def promote(self, content: Content, blob: UUID, tier: str, days: int) -> bool:
@@ -379,6 +381,7 @@ class VersionSubjects:
             )
             if row["restored_blob"] is not None:
                 await blobs.drop_references(conn, [row["restored_blob"]], self._grace)
+            failpoints.point("recall.promoting")
             return True
 
     async def attach_sidecar(self, content: Content, kind: str, blob: UUID, tier: str, size: int) -> bool:

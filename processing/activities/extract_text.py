@@ -15,6 +15,7 @@ from processing.failures import DependencyDown, FatalError, Retry
 from processing.registry import activity
 from processing.sandbox import Sandbox, SandboxError
 from processing.text_kinds import kind_of
+from storage_tiers import failpoints
 from storage_tiers.tier import Tier, TierFull, TierUnavailable
 
 SIDECAR = "text"
@@ -77,5 +78,7 @@ async def _store(ctx: Context, model: bytes) -> None:
             raise
     except (TierUnavailable, TierFull):
         raise DependencyDown("tier") from None
+    failpoints.point("sidecar.durable")
     if not await ctx.subjects.attach_sidecar(content, SIDECAR, blob, name, stored.size):
         raise FatalError("superseded")
+    failpoints.point("sidecar.attached")

@@ -12,6 +12,7 @@ from processing.context import Context
 from processing.digests import Verifier
 from processing.failures import DependencyDown, FatalError
 from processing.ports import Content
+from storage_tiers import failpoints
 from storage_tiers.staging import Staging
 from storage_tiers.tier import (
     BlobArchived,
@@ -62,6 +63,7 @@ async def copy_into(ctx: Context, content: Content, target: Tier) -> UUID:
     """
     blob = uuid4()
     await ctx.subjects.stage(None, blob, target.name)
+    failpoints.point("copy.staged")
     with tier_errors(target.name):
         sink = await target.begin(blob)
     try:
@@ -70,6 +72,7 @@ async def copy_into(ctx: Context, content: Content, target: Tier) -> UUID:
         async with aclosing(_watched(ctx, content)) as chunks:
             with tier_errors(_source(content, target)):
                 size = await staging.receive(chunks, sink, [digest])
+        failpoints.point("copy.received")
         if size != content.size or not digest.matches():
             raise FatalError("corrupt-source")
         with tier_errors(target.name):

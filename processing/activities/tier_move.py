@@ -9,6 +9,7 @@ from processing.activities.tier_copy import copy_into, discard, tier_named
 from processing.context import Context, Item
 from processing.failures import FatalError
 from processing.registry import activity
+from storage_tiers import failpoints
 from storage_tiers.placement import Placement
 
 
@@ -28,7 +29,9 @@ async def tier_move(item: Item, ctx: Context) -> Mapping[str, Any]:
     if content.state != "ready":
         raise FatalError("superseded")
     blob = await copy_into(ctx, content, target)
+    failpoints.point("move.copied")
     if not await ctx.subjects.swap_pieces(content, blob, name):
         await discard(target, blob, ctx)
         return {"moved": False, "tier": name}
+    failpoints.point("move.swapped")
     return {"moved": True, "tier": name, "blob": str(blob), "bytes": content.size}
