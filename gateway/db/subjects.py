@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,7 +19,7 @@ from processing.model import Finish, NewRun, Outcome, RunState, Subject, Verdict
 from processing.ports import Conn, Content, Ending, Piece, SubjectSuperseded
 from storage_tiers import failpoints
 from storage_tiers.placement import STORAGE_CLASSES, Placement
-from storage_tiers.tier import WHOLE, ByteSpan
+from storage_tiers.tier import WHOLE, ByteSpan, TierError
 
 LOAD = """
 SELECT q.i, v.bucket_id, v.key, v.seq, v.rnd, v.is_null, v.state, v.size, v.digest, v.content_type, v.storage_class,
@@ -323,6 +324,10 @@ class VersionSubjects:
                 await blobs.insert_staging(own, [blob], [tier], self._owner())
         else:
             await blobs.insert_staging(conn, [blob], [tier], self._owner())
+
+    async def unstage(self, blob: UUID) -> None:
+        with suppress(TierError):  # marked by then: the collector sees to it
+            await self._blobs.discard(blob)
 
     async def swap_pieces(self, content: Content, blob: UUID, tier: str) -> bool:
         try:
