@@ -85,7 +85,7 @@ class Collector:
         """One failing job stops no other; the next round tries again."""
         try:
             await job()
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TierError) as error:
+        except Exception as error:  # whatever it is: a loop that ended would collect nothing until a restart
             self._log.warning("maintenance failed", job=name, error=type(error).__name__)
 
     async def collect(self, limit: int = 200) -> int:

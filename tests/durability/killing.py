@@ -101,17 +101,24 @@ def running_site(folder: Path, database: str, *changes: str, workers: int = 4) -
             server.kill()
 
 
-def strike(site: Site, ledger: Ledger, names: Sequence[str], action: str, patience: float) -> list[str]:
-    """Arm these borders, a few at a time, until each was reached; those that nobody passed in so many seconds."""
+def strike(site: Site, names: Sequence[str], action: str, patience: float, hold: float) -> list[str]:
+    """Arm these borders, a few at a time, until each was reached; those that nobody passed in so many seconds.
+
+    hold: how long a stopped process is stopped.
+    """
     waiting = list(names)
     armed: dict[str, float] = {}
     stopped: dict[int, float] = {}
     deadline = time.monotonic() + patience
     while (waiting or armed or stopped) and time.monotonic() < deadline:
         now = time.monotonic()
-        while waiting and sum(now - since < YOUNG for since in armed.values()) + len(stopped) < AT_ONCE:
-            armed[waiting[0]] = now
-            failpoints.arm(site.points, waiting.pop(0), action)
+        while sum(now - since < YOUNG for since in armed.values()) + len(stopped) < AT_ONCE:
+            name = next((each for each in waiting if each not in armed), None)
+            if name is None:
+                break
+            waiting.remove(name)
+            armed[name] = now
+            failpoints.arm(site.points, name, action)
         for name in list(armed):
             pid = failpoints.reached(site.points, name)
             if pid is None:
@@ -123,7 +130,7 @@ def strike(site: Site, ledger: Ledger, names: Sequence[str], action: str, patien
                 site.stopped.add(pid)
                 stopped[pid] = now
         for pid, since in list(stopped.items()):
-            if now - since > TTL + 1.0:  # others have its runs by now
+            if now - since > hold:
                 os.kill(pid, signal.SIGCONT)
                 del stopped[pid]
         time.sleep(0.02)
@@ -144,13 +151,14 @@ def run_round(
     patience: float = 90.0,
     settle: float = 90.0,
     clients: int = 4,
+    hold: float = TTL + 1.0,  # others have a stopped worker's runs by then
 ) -> Findings:
     """Strike at each of these borders once; what is wrong afterwards, by the names of examine.py's checks."""
     ledger, load = site.open_round(name, clients)
     for client in load:
         client.thread.start()
     try:
-        missed = strike(site, ledger, names, action, patience)
+        missed = strike(site, names, action, patience, hold)
     finally:
         ledger.over.set()
         for client in load:
