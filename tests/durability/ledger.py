@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,9 +59,11 @@ class Ledger:
     def key(self, bucket: str, name: str, cold: bool = False) -> Key:
         return self.keys.setdefault((bucket, name), Key(bucket, name, cold))
 
-    @property
-    def count(self) -> int:
-        return sum(self.deeds.values())
+    def wait(self, deeds: int, patience: float) -> None:
+        """Until so many were done."""
+        deadline = time.monotonic() + patience
+        while sum(self.deeds.values()) < deeds and time.monotonic() < deadline:
+            time.sleep(0.02)
 
 
 class Client:

@@ -27,19 +27,20 @@ class Control:
     settle: float = 5.0
     action: str = "kill"
     hold: float = 0.0
+    deeds: int = 50
 
 
 CONTROLS = (
     Control("without-reaper", ("run.claimed", "run.stepped", "run.flushed"), "live"),
     Control("without-journal", ("run.flushed", "run.flushed", "run.finishing", "run.finishing"), "steps again"),
     Control("without-transaction", ("complete.enqueued",) * 3, "unreferenced"),
-    Control("answered-early", ("complete.written",) * 4, "lost"),
-    Control("without-second-look", ("collect.marking", "collect.marked"), "dangling"),
+    Control("answered-early", ("complete.written",) * 4, "lost", 20.0),
+    Control("without-second-look", ("collect.marking", "collect.marked"), "dangling", deeds=200),
     Control("without-abandoned", ("upload.begun", "upload.midway", "upload.durable"), "leftover", 20.0),
     Control("bytes-before-row", ("upload.begun", "upload.midway", "upload.durable"), "files"),
     Control("row-dropped-first", ("collect.marked",) * 3, "files"),
     # Stopped until others have taken for dead what it staged, 15 seconds at least.
-    Control("lost-staging-taken", ("upload.durable",) * 2, "dangling", 5.0, "stop", 18.0),
+    Control("lost-staging-taken", ("upload.durable",), "dangling", 5.0, "stop", 18.0),
 )
 
 
@@ -51,6 +52,7 @@ def folder() -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.guard)
 def test_without_its_guard_the_harness_fails(control: Control, folder: Path, new_database: Callable[[], str]) -> None:
     with running_site(folder, new_database(), "forked", "together", control.guard, workers=3) as site:
@@ -60,6 +62,7 @@ def test_without_its_guard_the_harness_fails(control: Control, folder: Path, new
             control.names,
             control.action,
             hold=control.hold,
+            deeds=control.deeds,
             patience=60.0,
             settle=control.settle,
             clients=3,

@@ -59,7 +59,6 @@ def test_what_there_is_not_cannot_be_armed(
 
 @pytest.mark.slow
 def test_killed_at_every_border(new_database: Callable[[], str]) -> None:
-    """Then stopped past the lease at some of them, and failed at the others: one server through all of it."""
     folder = Path(tempfile.mkdtemp(prefix="k-", dir=pg.session_root()))
     folder.chmod(0o711)
     with running_site(folder, new_database(), "forked", "together") as site:
