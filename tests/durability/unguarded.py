@@ -36,7 +36,7 @@ def _without_reaper() -> None:
     """Nobody takes back the runs of a dead worker."""
     from processing.maintenance.reaper import Reaper
 
-    Reaper.run = _nothing  # type: ignore[assignment, method-assign]
+    Reaper.run = _nothing  # type: ignore[method-assign]
 
 
 def _without_journal() -> None:
@@ -104,14 +104,14 @@ def _without_abandoned() -> None:
     """Nobody takes back what a dead worker staged."""
     from gateway.db.collector import Collector
 
-    Collector.abandoned = _nothing  # type: ignore[assignment, method-assign]
+    Collector.abandoned = _nothing  # type: ignore[method-assign]
 
 
 def _without_reconciler() -> None:
     """Names without a row stay: the net below the two that follow."""
     from gateway.db.collector import Collector
 
-    Collector.reconcile_all = _nothing  # type: ignore[assignment, method-assign]
+    Collector.reconcile_all = _nothing  # type: ignore[method-assign]
 
 
 def _bytes_before_row() -> None:
