@@ -63,8 +63,7 @@ CHECKS: Mapping[str, str] = {
     "unreturned": "SELECT bucket_id, convert_from(key, 'utf8') FROM version WHERE restoring",
     # every byte that is referred to is there, and nothing but those
     "dangling": f"""SELECT r.what, r.blob, b.state FROM ({REFERENCES}) r LEFT JOIN blob b ON b.id = r.blob
-                     LEFT JOIN blob_bytes y ON y.id = b.id
-                    WHERE b.id IS NULL OR b.state <> 2 OR b.tier = 'inline' AND y.id IS NULL""",
+                    WHERE b.id IS NULL OR b.state <> 2 OR b.tier = 'inline' AND b.bytes IS NULL""",
     "leftover": "SELECT id, state, tier, owner FROM blob WHERE state <> 2",
     "unreferenced": f"""SELECT b.id, b.tier, b.created_at FROM blob b WHERE b.state = 2
                            AND NOT EXISTS (SELECT FROM ({REFERENCES}) r WHERE r.blob = b.id)""",
