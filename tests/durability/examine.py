@@ -106,7 +106,10 @@ def _files(server: Server, blobs: Mapping[tuple[str, str], int]) -> list[str]:
                     wrong.append(f"{tier}: {name} has no row")
                 elif not suffix:
                     seen.add((tier, stem))
-                    size = Path(folder, name).stat().st_size
+                    try:
+                        size = Path(folder, name).stat().st_size
+                    except FileNotFoundError:  # collected since the rows were read
+                        continue
                     if size != blobs[tier, stem]:
                         wrong.append(f"{tier}: {name} has {size} bytes of {blobs[tier, stem]}")
     return wrong + [f"{tier}: {stem} has no file" for tier, stem in blobs.keys() - seen]
