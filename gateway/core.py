@@ -41,6 +41,7 @@ from processing.engine import Engine
 from processing.notifier import Notifier
 from processing.sandbox import Sandbox, SandboxLimits
 from processing.scanner import Scanner
+from storage_tiers import failpoints
 from storage_tiers.open import open_tiers
 from storage_tiers.placement import Placement
 from storage_tiers.staging import Staging
@@ -72,6 +73,8 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
     Raises PolicyError, KeyRingError, OSError and asyncpg's errors: the process cannot start.
     """
     assert settings.database_url is not None
+    if failpoints.armed():
+        log.warning("FAIL POINTS ARE ARMED: this is a test, processes will be killed", folder=failpoints.armed())
     policy = policy_of(settings)
     metrics = Metrics(policy.vocabulary)
     stack.callback(metrics.flush)

@@ -204,7 +204,9 @@ class Execution:
                 return await self._dependency_down(step, DependencyDown(dependency), 0.0)
         started = around.monotonic()
         try:
+            around.hooks.point("stepping")
             output = await self._attempt(step, activity, facts, attempt)
+            around.hooks.point("stepped")
         except DependencyDown as down:
             around.breakers.learnt[name] = down.name
             mine = permit if permit is not None and permit.name == down.name else None
@@ -526,6 +528,7 @@ class Execution:
     async def flush(self) -> None:
         """Through the group committer with everything recorded so far. Raises LeaseLost."""
         entry = self._entry()
+        self._around.hooks.point("flushing")
         if not await self._around.flush(entry):
             raise LeaseLost
         self._around.hooks.point("flushed")

@@ -97,6 +97,10 @@ class Subjects(Protocol):
     async def stage(self, conn: Conn | None, blob: UUID, tier: str) -> None:
         """Write the staging row of a blob before its first byte (own transaction when conn is None)."""
 
+    async def unstage(self, blob: UUID) -> None:
+        """Give up a staged blob that nothing refers to: its bytes and its row go, now or by the collector. One that
+        became live is left alone."""
+
     async def swap_pieces(self, content: Content, blob: UUID, tier: str) -> bool:
         """tier.move: make blob (staged, whole, size and digest verified) the one piece of this version, by
         compare-and-swap on its pieces; the old ones go to the collector. False when it lost the swap."""

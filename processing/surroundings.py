@@ -24,7 +24,7 @@ class Hooks(Protocol):
     def verdict(self, verdict: str, reason: str) -> None: ...
     def recovery(self, kind: str, count: int) -> None: ...
     def point(self, name: str) -> None:
-        """A border that crash tests stop at: claimed, started, flushed, finishing, finished, parking, parked."""
+        """A border that crash tests stop at: ``run.`` and the name, in the table of storage_tiers/failpoints.py."""
 
 
 class NoHooks:

@@ -153,6 +153,9 @@ class FakeSubjects:
     async def stage(self, conn: Conn | None, blob: UUID, tier: str) -> None:
         return None
 
+    async def unstage(self, blob: UUID) -> None:
+        return None
+
     async def swap_pieces(self, content: Content, blob: UUID, tier: str) -> bool:
         return content.subject in self.contents
 

@@ -235,6 +235,7 @@ class Worker:
         self.looks += 1
         worker_id, caps = self._lease.worker_id, self._around.registry.caps()
         async with self._pool.acquire() as conn:
+            self._around.hooks.point("claiming")
             leases, passed = await store.claim(conn, worker_id, self.free, self._settings.tenant_slots, caps)
             if not leases:
                 return 0, passed
@@ -442,6 +443,7 @@ class Worker:
                 if ready:
                     about = [f.outcome for f in ready if f.outcome.subject is not None]
                     new = await subjects.settle(conn, about) if about else []
+                    hooks.point("settled")
                     ended = await store.finish(conn, ready)
                     # Settling may have superseded some of these very runs: they ended there.
                     settled = [f.outcome for f in ready if f.run_id in ended]
@@ -449,6 +451,7 @@ class Worker:
                         results[run_id] = True
                     if new:
                         enqueued = await self._follow(conn, new)
+                    hooks.point("ending")
         except BaseException:
             self._abandon(enqueued)
             raise

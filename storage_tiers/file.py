@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from storage_tiers import restores
+from storage_tiers import failpoints, restores
 from storage_tiers.file_ends import FileReader, FileSink
 from storage_tiers.folders import FolderSync, sync_folder
 from storage_tiers.medium import translate
@@ -292,7 +292,9 @@ class FileTier:
         if self.durable:
             self._fsync(fd)
         size = os.fstat(fd).st_size
+        failpoints.point("upload.synced")
         self._staging(blob).rename(self.path(blob))
+        failpoints.point("upload.renamed")
         return size
 
     async def withdraw(self, blob: BlobId, fd: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from storage_tiers import failpoints
 from storage_tiers.tier import Paced, Sink, Tier
 
 SLICE = 1 << 20  # bytes handed to the threads at once; measured: below that the hand-over shows, above only memory
@@ -122,6 +123,7 @@ class Flight:
         view = memoryview(self._filling)[: self._used]
         self._filling, self._flying, self._used = self._flying, self._filling, 0
         self._jobs = [loop.run_in_executor(self._pool, lane, view) for lane in self._lanes]
+        failpoints.point("upload.midway")
 
     async def _finish(self) -> None:
         await self.settle()

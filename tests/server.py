@@ -67,7 +67,7 @@ class Server:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gateway.cli.main", "serve"],
-                env={**clean, **self.environment, "PYTHONPATH": str(ROOT)},
+                env={**clean, "PYTHONPATH": str(ROOT), **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

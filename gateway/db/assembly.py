@@ -12,6 +12,7 @@ from gateway.db.insertion import Completed, Completion, Parts
 from gateway.db.uploads import PartRow, StoredPart, Upload, remove_upload, stored_parts, upload_of
 from gateway.domain.objects import Bucket, WriteCondition
 from processing.ports import Conn
+from storage_tiers import failpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ async def complete_upload(
                 document,
                 dict(combined.headers),
             )
+            failpoints.point("assemble.written")
         except BaseException:
             completions.abandon(written)
             raise

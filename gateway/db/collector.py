@@ -17,6 +17,7 @@ import asyncpg
 
 from gateway.domain.ids import blob_age
 from processing.ports import Conn
+from storage_tiers import failpoints
 from storage_tiers.tier import Tier, TierError, TierUnavailable
 
 REFERENCES = """
@@ -84,7 +85,7 @@ class Collector:
         """One failing job stops no other; the next round tries again."""
         try:
             await job()
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TierError) as error:
+        except Exception as error:  # whatever it is: a loop that ended would collect nothing until a restart
             self._log.warning("maintenance failed", job=name, error=type(error).__name__)
 
     async def collect(self, limit: int = 200) -> int:
@@ -112,6 +113,7 @@ class Collector:
         tier = await conn.fetchval("UPDATE blob SET state = 3 WHERE id = $1 RETURNING tier", blob)
         if tier == "inline":
             await conn.execute("DELETE FROM blob WHERE id = $1", blob)
+        failpoints.point("collect.marking")
         return 1
 
     async def abandoned(self, limit: int = 200) -> int:
@@ -125,6 +127,8 @@ class Collector:
                UPDATE blob SET state = 3, owner = NULL FROM lost WHERE blob.id = lost.id RETURNING blob.id""",
             limit,
         )
+        if rows:
+            failpoints.point("collect.abandoned")
         return len(rows)
 
     async def unlink(self, limit: int = 200) -> int:
@@ -139,13 +143,16 @@ class Collector:
             )
             for row in rows:
                 try:
+                    failpoints.point("collect.marked")
                     await tier.delete(row["id"])
+                    failpoints.point("collect.unlinked")
                 except TierError as error:
                     self._log.warning("blob not deleted", tier=name, blob=str(row["id"]), error=type(error).__name__)
                     if isinstance(error, TierUnavailable):
                         break
                     continue
                 await self._pool.execute("DELETE FROM blob WHERE id = $1 AND state = 3", row["id"])
+                failpoints.point("collect.dropped")
                 count += 1
         await self._unlink_rest(limit)
         return count

@@ -44,6 +44,7 @@ from gateway.domain.ids import blob_id, random64
 from gateway.domain.objects import State, Versioning, VersionRef, WriteCondition
 from processing.model import Enqueued, NewRun
 from processing.ports import Conn
+from storage_tiers import failpoints
 from storage_tiers.placement import Placement
 
 __all__ = ["Completed", "Completion", "Completions", "Inline", "Parts", "Shared", "Staged"]
@@ -151,12 +152,15 @@ class Completions:
                 transaction = conn.transaction()
                 await transaction.start()
                 try:
+                    failpoints.point("complete.begun")
                     written = await write(conn)
+                    failpoints.point("complete.written")
                 except BaseException:
                     if not conn.is_closed():
                         await transaction.rollback()
                     raise
                 await transaction.commit()
+                failpoints.point("complete.committed")
         except (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError) as error:
             if written is None:
                 raise Busy("the database connection was lost") from error
@@ -251,6 +255,7 @@ class Completions:
         enqueued = await self._engine.enqueue(conn, new_runs) if new_runs else []
         run_ids = {i: enqueued[n].run_id for n, i in enumerate(scanning)}
         try:
+            failpoints.point("complete.enqueued")
             nulls = [facts[c.bucket.id] is not Versioning.ENABLED for c in batch]
             modified = await insert_versions(conn, batch, refs, nulls, content, prints, known, run_ids)
             for i, c in enumerate(batch):

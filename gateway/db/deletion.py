@@ -17,6 +17,7 @@ from gateway.db.versions import Which
 from gateway.domain.ids import random64
 from gateway.domain.objects import NULL_ID, Bucket, State, Versioning, VersionRef
 from processing.ports import Conn
+from storage_tiers import failpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,9 @@ class Deletions:
     async def _fly(self, batch: list[_Request]) -> Sequence[Deleted | Exception]:
         try:
             async with self._pool.acquire() as conn, conn.transaction():
-                return await self._write(conn, batch)
+                results = await self._write(conn, batch)
+            failpoints.point("delete.committed")
+            return results
         except (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError):
             return [Busy("the database connection was lost")] * len(batch)
 
@@ -146,6 +149,7 @@ class Deletions:
         await heads.remove_versions(conn, self._engine, doomed, self._grace)
         await _insert_markers(conn, markers)
         await heads.recompute(conn, [key for key in keys if key in locked])
+        failpoints.point("delete.written")
         return results
 
 

@@ -10,6 +10,7 @@ from gateway.db import blobs, heads, runs
 from gateway.db.errors import NoSuchVersion, RestoreInProgress
 from gateway.db.subjects import expiry
 from gateway.domain.objects import Bucket, State, Version
+from storage_tiers import failpoints
 from storage_tiers.tier import Speed
 
 
@@ -55,6 +56,8 @@ class Recalls:
                 )
                 run = runs.recall(bucket.owner.id, ref, n, days, speed.value)
                 enqueued = await self._engine.enqueue(conn, [run])
+                failpoints.point("recall.requesting")
+            failpoints.point("recall.requested")
         except BaseException:
             self._engine.abandon(enqueued)
             raise
@@ -74,4 +77,6 @@ class Recalls:
                 limit,
             )
             await blobs.drop_references(conn, [row["blob"] for row in rows], self._grace)
+            if rows:
+                failpoints.point("recall.expiring")
             return len(rows)

@@ -19,6 +19,7 @@ from gateway.domain.ids import blob_id, random64
 from gateway.domain.objects import NULL_ID, State, Versioning, VersionRef
 from processing.births import Prepared, Wish
 from processing.model import NewRun
+from storage_tiers import failpoints
 
 LOST = (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError)
 
@@ -66,8 +67,10 @@ class Storing:
         try:
             async with self._pool.acquire() as conn:
                 arguments = self._arguments(batch, tenants, random, chosen, prepared)
+                failpoints.point("store.sending")
                 sent = True
                 rows = await conn.fetch(STORE, *arguments)
+                failpoints.point("store.stored")
         except LOST as error:
             self._engine.births.release(prepared)
             if not sent:

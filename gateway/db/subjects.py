@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,8 +17,9 @@ from gateway.db.waiting import Waiting
 from gateway.domain.objects import NULL_ID, Extent, State, VersionRef
 from processing.model import Finish, NewRun, Outcome, RunState, Subject, Verdict
 from processing.ports import Conn, Content, Ending, Piece, SubjectSuperseded
+from storage_tiers import failpoints
 from storage_tiers.placement import STORAGE_CLASSES, Placement
-from storage_tiers.tier import WHOLE, ByteSpan
+from storage_tiers.tier import WHOLE, ByteSpan, TierError
 
 LOAD = """
 SELECT q.i, v.bucket_id, v.key, v.seq, v.rnd, v.is_null, v.state, v.size, v.digest, v.content_type, v.storage_class,
@@ -323,6 +325,10 @@ class VersionSubjects:
         else:
             await blobs.insert_staging(conn, [blob], [tier], self._owner())
 
+    async def unstage(self, blob: UUID) -> None:
+        with suppress(TierError):  # marked by then: the collector sees to it
+            await self._blobs.discard(blob)
+
     async def swap_pieces(self, content: Content, blob: UUID, tier: str) -> bool:
         try:
             return await self._swap_pieces(content, blob)
@@ -356,6 +362,7 @@ class VersionSubjects:
                 blob,
             )
             await blobs.drop_references(conn, old, self._grace)
+            failpoints.point("move.swapping")
             return True
 
     async def promote(self, content: Content, blob: UUID, tier: str, days: int) -> bool:
@@ -379,6 +386,7 @@ class VersionSubjects:
             )
             if row["restored_blob"] is not None:
                 await blobs.drop_references(conn, [row["restored_blob"]], self._grace)
+            failpoints.point("recall.promoting")
             return True
 
     async def attach_sidecar(self, content: Content, kind: str, blob: UUID, tier: str, size: int) -> bool:

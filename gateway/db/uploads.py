@@ -19,6 +19,7 @@ from gateway.db.insertion import Inline, Staged
 from gateway.domain.ids import blob_id
 from gateway.domain.objects import Attributes, Bucket, Extent, State, VersionRef
 from processing.ports import Conn
+from storage_tiers import failpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,9 @@ class Uploads:
             moments = await self._upsert(conn, [batch[i] for i in kept], ids)
             for i, moment in zip(kept, moments, strict=True):
                 results[i] = moment
-            return results
+            failpoints.point("part.written")
+        failpoints.point("part.committed")
+        return results
 
     async def _upsert(self, conn: Conn, parts: Sequence[_NewPart], ids: Sequence[UUID | None]) -> list[datetime]:
         names = [_name(p.upload) for p in parts]

@@ -18,6 +18,7 @@ from gateway.http.body import Body
 from gateway.s3.call import Call
 from gateway.s3.errors import S3Error
 from gateway.services import Services
+from storage_tiers import failpoints
 from storage_tiers.staging import Hash
 from storage_tiers.tier import Sink
 
@@ -92,11 +93,14 @@ async def receive(
     blob = await _stage(sv, tier)
     sink: Sink | None = None
     try:
+        failpoints.point("upload.staged")
         sink = await sv.tiers[tier].begin(blob)
+        failpoints.point("upload.begun")
         body.lend()  # staging copies each piece into its own slices
         size = await sv.staging.receive(_bounded(held, chunks, limit), sink, tally.hashes)
         digests = verify(body, wanted, tally.digests(size))
         await sink.commit()
+        failpoints.point("upload.durable")
     except BaseException:
         await unhurried(_undo(sv, blob, sink))
         raise

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from processing.scanner import SCANNER_REASONS
+from storage_tiers import failpoints
 
 Kind = Literal["counter", "gauge", "histogram", "scraped"]
 OTHER = "other"
@@ -224,6 +225,7 @@ class Metrics:
 
     def point(self, name: str) -> None:
         """Borders are for crash tests; nothing is counted."""
+        failpoints.point("run." + name)
 
     # --- the scanner (processing.scanner.ScannerMeter) -----------------------------------------------------------
 

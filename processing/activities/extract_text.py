@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
-from uuid import UUID, uuid4
 
 from processing.activities.settings import settings_of
 from processing.activities.source import read
+from processing.activities.tier_copy import unless_taken
 from processing.context import Context, Item
 from processing.failures import DependencyDown, FatalError, Retry
 from processing.registry import activity
 from processing.sandbox import Sandbox, SandboxError
 from processing.text_kinds import kind_of
+from storage_tiers import failpoints
+from storage_tiers.ids import blob_id
 from storage_tiers.tier import Tier, TierFull, TierUnavailable
 
 SIDECAR = "text"
@@ -64,18 +66,20 @@ async def _store(ctx: Context, model: bytes) -> None:
     """Row, then bytes, then the reference: a crash in between leaves a staging row, which the collector finds."""
     name = ctx.services["placement"].landing("STANDARD")  # sidecars stay warm, wherever their object goes
     tier: Tier = ctx.services["tiers"][name]
-    blob: UUID = uuid4()
-    content = ctx.item.content
+    blob, content = blob_id(), ctx.item.content
     await ctx.subjects.stage(None, blob, name)
-    try:
-        sink = await tier.begin(blob)
+    async with unless_taken(ctx, blob):
         try:
-            await asyncio.to_thread(sink.write, model)
-            stored = await sink.commit()
-        except BaseException:
-            await sink.abort()
-            raise
-    except (TierUnavailable, TierFull):
-        raise DependencyDown("tier") from None
-    if not await ctx.subjects.attach_sidecar(content, SIDECAR, blob, name, stored.size):
-        raise FatalError("superseded")
+            sink = await tier.begin(blob)
+            try:
+                await asyncio.to_thread(sink.write, model)
+                stored = await sink.commit()
+            except BaseException:
+                await sink.abort()
+                raise
+        except (TierUnavailable, TierFull):
+            raise DependencyDown("tier") from None
+        failpoints.point("sidecar.durable")
+        if not await ctx.subjects.attach_sidecar(content, SIDECAR, blob, name, stored.size):
+            raise FatalError("superseded")
+    failpoints.point("sidecar.attached")

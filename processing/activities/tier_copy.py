@@ -3,15 +3,17 @@ errors put into the engine's words."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from processing.context import Context
 from processing.digests import Verifier
 from processing.failures import DependencyDown, FatalError
 from processing.ports import Content
+from storage_tiers import failpoints
+from storage_tiers.ids import blob_id
 from storage_tiers.staging import Staging
 from storage_tiers.tier import (
     BlobArchived,
@@ -54,38 +56,43 @@ def tier_errors(name: str, archived: str = "recall-expired") -> Iterator[None]:
         raise FatalError("corrupt-source") from error
 
 
+@asynccontextmanager
+async def unless_taken(ctx: Context, blob: UUID) -> AsyncIterator[None]:
+    """Give a staged blob up when what is done with it fails: nobody else does while this process lives."""
+    try:
+        yield
+    except BaseException:
+        await ctx.subjects.unstage(blob)
+        raise
+
+
 async def copy_into(ctx: Context, content: Content, target: Tier) -> UUID:
     """Copy all bytes of content into a new, staged, durable blob of target, and return its id.
 
     The row is written before the first byte. Raises FatalError("corrupt-source") when length or digest differ;
-    nothing is left in the tier then, and the row goes to the collector.
+    nothing is left then.
     """
-    blob = uuid4()
+    blob = blob_id()
     await ctx.subjects.stage(None, blob, target.name)
-    with tier_errors(target.name):
-        sink = await target.begin(blob)
-    try:
-        digest = Verifier(content.digest, content.part_sizes)
-        staging: Staging = ctx.services["staging"]
-        async with aclosing(_watched(ctx, content)) as chunks:
-            with tier_errors(_source(content, target)):
-                size = await staging.receive(chunks, sink, [digest])
-        if size != content.size or not digest.matches():
-            raise FatalError("corrupt-source")
+    async with unless_taken(ctx, blob):
+        failpoints.point("copy.staged")
         with tier_errors(target.name):
-            await sink.commit()
-    except BaseException:
-        await sink.abort()
-        raise
+            sink = await target.begin(blob)
+        try:
+            digest = Verifier(content.digest, content.part_sizes)
+            staging: Staging = ctx.services["staging"]
+            async with aclosing(_watched(ctx, content)) as chunks:
+                with tier_errors(_source(content, target)):
+                    size = await staging.receive(chunks, sink, [digest])
+            failpoints.point("copy.received")
+            if size != content.size or not digest.matches():
+                raise FatalError("corrupt-source")
+            with tier_errors(target.name):
+                await sink.commit()
+        except BaseException:
+            await sink.abort()
+            raise
     return blob
-
-
-async def discard(target: Tier, blob: UUID, ctx: Context) -> None:
-    """Remove a blob nobody took; what cannot be removed now is the collector's, which has its row."""
-    try:
-        await target.delete(blob)
-    except TierUnavailable:
-        ctx.log.warning("tier.discard_failed", tier=target.name, blob=str(blob))
 
 
 def _source(content: Content, target: Tier) -> str:

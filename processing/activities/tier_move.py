@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from processing.activities.tier_copy import copy_into, discard, tier_named
+from processing.activities.tier_copy import copy_into, tier_named, unless_taken
 from processing.context import Context, Item
 from processing.failures import FatalError
 from processing.registry import activity
+from storage_tiers import failpoints
 from storage_tiers.placement import Placement
 
 
@@ -28,7 +29,11 @@ async def tier_move(item: Item, ctx: Context) -> Mapping[str, Any]:
     if content.state != "ready":
         raise FatalError("superseded")
     blob = await copy_into(ctx, content, target)
-    if not await ctx.subjects.swap_pieces(content, blob, name):
-        await discard(target, blob, ctx)
+    async with unless_taken(ctx, blob):
+        failpoints.point("move.copied")
+        swapped = await ctx.subjects.swap_pieces(content, blob, name)
+    if not swapped:
+        await ctx.subjects.unstage(blob)
         return {"moved": False, "tier": name}
+    failpoints.point("move.swapped")
     return {"moved": True, "tier": name, "blob": str(blob), "bytes": content.size}

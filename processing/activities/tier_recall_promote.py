@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from processing.activities.tier_copy import copy_into, discard, tier_named
+from processing.activities.tier_copy import copy_into, tier_named, unless_taken
 from processing.context import Context, Item
 from processing.failures import FatalError
 from processing.registry import activity
+from storage_tiers import failpoints
 from storage_tiers.placement import STANDARD, Placement
 
 
@@ -26,7 +27,9 @@ async def tier_recall_promote(item: Item, ctx: Context) -> Mapping[str, Any]:
     placement: Placement = ctx.services["placement"]
     home = tier_named(ctx, placement.landing(STANDARD))
     blob = await copy_into(ctx, content, home)
-    if not await ctx.subjects.promote(content, blob, home.name, days):
-        await discard(home, blob, ctx)
-        raise FatalError("superseded")
+    async with unless_taken(ctx, blob):
+        failpoints.point("recall.copied")
+        if not await ctx.subjects.promote(content, blob, home.name, days):
+            raise FatalError("superseded")
+    failpoints.point("recall.promoted")
     return {"blob": str(blob), "tier": home.name, "bytes": content.size}

@@ -9,6 +9,7 @@ from processing.activities.tier_copy import INLINE, tier_errors, tier_named
 from processing.context import Context, Item
 from processing.failures import FatalError, Park
 from processing.registry import activity
+from storage_tiers import failpoints
 from storage_tiers.tier import Speed
 
 VERDICT_POLL = 5.0  # seconds between looks at a version that is not decided yet
@@ -33,6 +34,7 @@ async def tier_restore_request(item: Item, ctx: Context) -> Mapping[str, Any]:
         ctx.heartbeat()
         with tier_errors(name):
             await tier_named(ctx, name).restore(blob, max(1, days), speed)
+            failpoints.point("recall.asked")
     return {"blobs": len(blobs), "days": days}
 
 

@@ -65,6 +65,9 @@ class FakeSubjects:
     async def stage(self, conn: Any, blob: UUID, tier: str) -> None:
         self.staged.append((blob, tier))
 
+    async def unstage(self, blob: UUID) -> None:
+        self.staged = [each for each in self.staged if each[0] != blob]
+
     async def swap_pieces(self, content: Content, blob: UUID, tier: str) -> bool:
         return not self.gone
 

@@ -125,6 +125,14 @@ def test_no_text_no_sidecar(bench: Bench) -> None:
     assert not bench.subjects.staged
 
 
+def test_text_of_a_version_that_is_gone_is_given_up(bench: Bench) -> None:
+    subjects = FakeSubjects(b"some text")
+    subjects.gone = True
+    with pytest.raises(FatalError, match="superseded"):
+        bench(b"some text", "text/plain", subjects=subjects)
+    assert subjects.sidecars and not subjects.staged
+
+
 def test_source_is_verified_before_it_is_parsed(bench: Bench) -> None:
     with pytest.raises(FatalError, match="corrupt-source"):
         bench(b"text", "text/plain", digest="sha256:" + "0" * 64)

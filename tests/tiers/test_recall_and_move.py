@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,12 @@ class Versions:
 
     async def stage(self, conn: object, blob: UUID, tier: str) -> None:
         self.staged.append(blob)
+
+    async def unstage(self, blob: UUID) -> None:
+        self.staged.remove(blob)
+        with contextlib.suppress(TierUnavailable):
+            for tier in self.tiers.values():
+                await tier.delete(blob)
 
     async def open(self, content: Content, span: ByteSpan = WHOLE) -> AsyncIterator[bytes]:
         for piece in content.pieces:
