@@ -28,7 +28,7 @@ from gateway.settings import Settings
 from gateway.telemetry import logs
 
 log = structlog.get_logger("sluice.app")
-POOL_SAMPLE = 5.0  # seconds
+SAMPLE = 2.0  # seconds
 
 
 async def serve(
@@ -55,13 +55,13 @@ async def serve(
         stack.push_async_callback(core.engine.drain)
         core.collector.start()
         stack.push_async_callback(core.collector.stop)
-        sampler = asyncio.create_task(_sample(core))
-        stack.callback(sampler.cancel)
-        admin_listener = await site.listen(admin)
-        stack.push_async_callback(admin_listener.stop)
         pipeline = Pipeline(core.services)
         stack.callback(pipeline.close)
         listener = Listener(pipeline.handle, head_timeout=settings.header_timeout)
+        sampler = asyncio.create_task(_sample(core, listener))
+        stack.callback(sampler.cancel)
+        admin_listener = await site.listen(admin)
+        stack.push_async_callback(admin_listener.stop)
         await listener.start(s3, tls)
         health.started = True
         ready()
@@ -117,11 +117,12 @@ def _reloader(again: Callable[[], Settings], tls: ssl.SSLContext | None) -> Call
     return reload
 
 
-async def _sample(core: Core) -> None:
-    """Keep the gauges of the connections current."""
+async def _sample(core: Core, listener: Listener) -> None:
+    """Keep the gauges of what is held current."""
     pool: Any = core.services.pool
     while True:
         idle = pool.get_idle_size()
         core.metrics.pool(idle, pool.get_size() - idle)
         core.metrics.listening(core.notifier.connected)
-        await asyncio.sleep(POOL_SAMPLE)
+        core.metrics.held(listener.connections, len(asyncio.all_tasks()))
+        await asyncio.sleep(SAMPLE)
