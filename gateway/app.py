@@ -7,6 +7,7 @@ the opposite order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import ssl
@@ -80,7 +81,14 @@ async def work(settings: Settings, ready: Callable[[], None], only: int | None =
     async with AsyncExitStack() as stack:
         core = await build(settings, stack)
         if only is not None:
-            return 0 if await core.engine.run_only(only) else 1
+            running = asyncio.create_task(core.engine.run_only(only))
+            asked = asyncio.create_task(ending.wait())
+            await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+            running.cancel()  # nothing when it has ended; else it drains
+            with contextlib.suppress(asyncio.CancelledError):
+                return 0 if await running else 1
+            return 1
         await core.engine.start()
         stack.push_async_callback(core.engine.drain)
         core.collector.start()
