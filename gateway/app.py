@@ -30,6 +30,8 @@ from gateway.telemetry import logs
 
 log = structlog.get_logger("sluice.app")
 SAMPLE = 2.0  # seconds
+LOOK = 0.25
+SILENCE = 2 / 3  # of the lease's time to live, after which a database that says nothing counts as lost
 
 
 async def serve(
@@ -61,6 +63,8 @@ async def serve(
         listener = Listener(pipeline.handle, head_timeout=settings.header_timeout)
         sampler = asyncio.create_task(_sample(core, listener))
         stack.callback(sampler.cancel)
+        watch = asyncio.create_task(_watch(core, settings.engine.ttl * SILENCE))
+        stack.callback(watch.cancel)
         admin_listener = await site.listen(admin)
         stack.push_async_callback(admin_listener.stop)
         await listener.start(s3, tls)
@@ -123,6 +127,14 @@ def _reloader(again: Callable[[], Settings], tls: ssl.SSLContext | None) -> Call
             log.info("reloaded")
 
     return reload
+
+
+async def _watch(core: Core, patience: float) -> None:
+    """Tell the pool when the database is heard no more, and when it is again."""
+    pool: Any = core.services.pool
+    while True:
+        pool.reach(core.engine.silence < patience)
+        await asyncio.sleep(LOOK)
 
 
 async def _sample(core: Core, listener: Listener) -> None:

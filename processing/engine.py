@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -124,6 +125,11 @@ class Engine:
     def worker_id(self) -> int:
         """This process's row in ``worker`` (0 before start); a new one after a lost lease."""
         return self._lease.worker_id
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the database was last heard; while it answers, some more than a heartbeat at most."""
+        return time.monotonic() - self._lease.heard
 
     @property
     def in_progress(self) -> int:

@@ -51,6 +51,7 @@ class WorkerLease:
         self._error: BaseException | None = None
         self.worker_id = 0
         self.confirmed = float("-inf")  # monotonic time at which the last confirmed renewal was sent
+        self.heard = time.monotonic()  # at which the database last answered, whatever it said
 
     @property
     def margin(self) -> float:
@@ -96,6 +97,7 @@ class WorkerLease:
             self._registered.set()
             while not await self._pause(self._interval):
                 if not self._ticked:
+                    self.heard = time.monotonic()  # nobody asked
                     continue
                 self._ticked = False
                 try:
@@ -126,12 +128,14 @@ class WorkerLease:
     async def _register(self, conn: asyncpg.Connection) -> None:
         sent = time.monotonic()
         self.worker_id = await store.register(conn, self._name, self._ttl, self._slots)
+        self.heard = time.monotonic()
         self.confirmed = sent
 
     async def _beat(self, conn: asyncpg.Connection) -> None:
         assert self._loop is not None
         sent = time.monotonic()
         alive, held, cancelled = await store.beat(conn, self.worker_id, self._ttl)
+        self.heard = time.monotonic()
         if alive:
             self.confirmed = sent
             self._loop.call_soon_threadsafe(self._on_beat, held, cancelled)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import Any, cast
+from weakref import WeakSet
 
 import asyncpg
 import msgspec
+import structlog
 
 APPLICATION = "sluice"
+CONNECT = 10.0  # seconds
 IDLE_IN_TRANSACTION = "60s"  # a transaction left open holds its locks, and vacuum back, for as long
 
 # Every statement names its rows by key, a handful or a few hundred: one plan, nested loops over indexes, is right
@@ -21,12 +24,13 @@ PLANS = {
     "enable_mergejoin": "off",
 }
 
+log = structlog.get_logger("sluice.db")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _JSONB_FORMAT = b"\x01"  # the one version of jsonb's binary form
 
 
-async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> asyncpg.Pool:
+async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> Pool:
     """A pool of up to size connections; jsonb goes in and comes out as plain Python values.
 
     dsn is a URL as libpq reads it; a unix socket is ``postgresql://user@/name?host=/folder``. statement_cache off is
@@ -39,16 +43,64 @@ async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> asy
     if statement_cache:
         settings |= {"idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION, **PLANS}
     more: dict[str, Any] = {} if statement_cache else {"statement_cache_size": 0}
-    return await asyncpg.create_pool(
+    pool = Pool(
         dsn,
         min_size=min(2, size),
         max_size=size,
+        max_queries=50_000,
+        max_inactive_connection_lifetime=300.0,
         init=prepare,
+        setup=None,
         reset=_keep,
+        loop=None,
         connection_class=Connection,
+        record_class=asyncpg.Record,
         server_settings=settings,
+        timeout=CONNECT,
         **more,
     )
+    await pool
+    return pool
+
+
+class Pool(asyncpg.Pool):
+    """asyncpg's pool, which can be told that the database does not answer.
+
+    A network that is cut says nothing: a statement would wait for as long as TCP does, a quarter of an hour. No limit
+    on statements tells that from one that takes long, but whoever hears from the database regularly can. Until it is
+    heard again, statements under way end and new ones fail, as they do when a connection is lost.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.reached = True
+        self._open: WeakSet[asyncpg.Connection] = WeakSet()
+
+    def reach(self, reached: bool) -> None:
+        """Whether the database answers."""
+        if self.reached == reached:
+            return
+        self.reached = reached
+        if reached:
+            log.warning("database-answers")
+            return
+        log.error("database-silent", connections=len(self._open))
+        for conn in list(self._open):
+            conn.terminate()
+
+    async def _acquire(self, timeout: float | None) -> Any:
+        self._refuse()
+        return await super()._acquire(timeout)  # type: ignore[misc]
+
+    async def _get_new_connection(self) -> asyncpg.Connection:
+        self._refuse()
+        conn = await super()._get_new_connection()  # type: ignore[misc]
+        self._open.add(conn)
+        return conn
+
+    def _refuse(self) -> None:
+        if not self.reached:
+            raise asyncpg.ConnectionDoesNotExistError("the database does not answer")
 
 
 class Connection(asyncpg.Connection):
