@@ -94,7 +94,7 @@ class Pool(asyncpg.Pool):
 
     async def _get_new_connection(self) -> asyncpg.Connection:
         self._refuse()
-        conn = await super()._get_new_connection()  # type: ignore[misc]
+        conn: asyncpg.Connection = await super()._get_new_connection()  # type: ignore[misc]
         self._open.add(conn)
         return conn
 

@@ -6,6 +6,7 @@ was taken for anything else.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -145,10 +146,8 @@ CASES: dict[str, tuple[Put | bytes, int, str, str]] = {
 
 def send(wire: Wire, data: bytes) -> None:
     """As much of it as the server takes."""
-    try:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         wire.send(data)
-    except (BrokenPipeError, ConnectionResetError):
-        pass
 
 
 def seen(answer: Answer) -> tuple[int, str]:

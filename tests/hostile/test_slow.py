@@ -158,9 +158,7 @@ KINDS: dict[Callable[[Place, int], Slow], int] = {
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_thousand_slow_ones_starve_nobody_and_leave_nothing(
-    place: Place, kind: Callable[[Place, int], Slow]
-) -> None:
+def test_a_thousand_slow_ones_starve_nobody_and_leave_nothing(place: Place, kind: Callable[[Place, int], Slow]) -> None:
     server = place.server
     bucket = f"honest-{secrets.token_hex(4)}"
     server.client().create_bucket(Bucket=bucket)
