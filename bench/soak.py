@@ -167,6 +167,7 @@ def sample(endpoint: Endpoint, family: Family, blobs: Path, workers: Sequence[Wo
         "p99_ms": took[int(len(took) * 0.99)] * 1000 if took else 0.0,
         "blobs_mib": sum(_size(each) for each in blobs.rglob("*")) / MIB,
         "tasks": _tasks(endpoint),
+        "load": os.getloadavg()[0],
     }
     return line | _processes(family) | asyncio.run(_tables(endpoint.dsn))
 
@@ -236,7 +237,7 @@ async def _largest(dsn: str) -> list[str]:
 
 COLUMNS = (
     "minute", "requests", "errors", "p50_ms", "p99_ms", "serve_mib", "db_mib", "fds", "threads", "tasks", "rows_k",
-    "dead_k", "tables_mib", "indexes_mib", "blobs_mib",
+    "dead_k", "tables_mib", "indexes_mib", "blobs_mib", "load",
 )  # fmt: skip
 
 
