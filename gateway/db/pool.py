@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import Any, cast
-from weakref import WeakSet
 
 import asyncpg
 import msgspec
-import structlog
+
+from gateway.db.reach import Reachable
 
 APPLICATION = "sluice"
 CONNECT = 10.0  # seconds
@@ -24,13 +24,12 @@ PLANS = {
     "enable_mergejoin": "off",
 }
 
-log = structlog.get_logger("sluice.db")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _JSONB_FORMAT = b"\x01"  # the one version of jsonb's binary form
 
 
-async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> Pool:
+async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> Reachable:
     """A pool of up to size connections; jsonb goes in and comes out as plain Python values.
 
     dsn is a URL as libpq reads it; a unix socket is ``postgresql://user@/name?host=/folder``. statement_cache off is
@@ -43,7 +42,7 @@ async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> Poo
     if statement_cache:
         settings |= {"idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION, **PLANS}
     more: dict[str, Any] = {} if statement_cache else {"statement_cache_size": 0}
-    pool = Pool(
+    return await Reachable(
         dsn,
         min_size=min(2, size),
         max_size=size,
@@ -59,48 +58,6 @@ async def open_pool(dsn: str, size: int, *, statement_cache: bool = True) -> Poo
         timeout=CONNECT,
         **more,
     )
-    await pool
-    return pool
-
-
-class Pool(asyncpg.Pool):
-    """asyncpg's pool, which can be told that the database does not answer.
-
-    A network that is cut says nothing: a statement would wait for as long as TCP does, a quarter of an hour. No limit
-    on statements tells that from one that takes long, but whoever hears from the database regularly can. Until it is
-    heard again, statements under way end and new ones fail, as they do when a connection is lost.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.reached = True
-        self._open: WeakSet[asyncpg.Connection] = WeakSet()
-
-    def reach(self, reached: bool) -> None:
-        """Whether the database answers."""
-        if self.reached == reached:
-            return
-        self.reached = reached
-        if reached:
-            log.warning("database-answers")
-            return
-        log.error("database-silent", connections=len(self._open))
-        for conn in list(self._open):
-            conn.terminate()
-
-    async def _acquire(self, timeout: float | None) -> Any:
-        self._refuse()
-        return await super()._acquire(timeout)  # type: ignore[misc]
-
-    async def _get_new_connection(self) -> asyncpg.Connection:
-        self._refuse()
-        conn: asyncpg.Connection = await super()._get_new_connection()  # type: ignore[misc]
-        self._open.add(conn)
-        return conn
-
-    def _refuse(self) -> None:
-        if not self.reached:
-            raise asyncpg.ConnectionDoesNotExistError("the database does not answer")
 
 
 class Connection(asyncpg.Connection):

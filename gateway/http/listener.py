@@ -79,7 +79,7 @@ class Connection(web.RequestHandler):
                 break
             self._feed(data if end == len(data) else data[:end])
             data = data[end:]
-        if self._framing.head and not self._broken:
+        if self._framing.head and not self._broken and not self._adrift:
             # Part of a head has come: the rest has to follow soon.
             self._start_head_timer()
         else:

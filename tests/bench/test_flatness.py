@@ -22,7 +22,7 @@ def test_a_slow_leak_under_noise_is_seen() -> None:
     values = [300 + 2 * minute + chance.uniform(-20, 20) for minute in AT]
     verdict = judge(AT, values, Limit(0.05, 10))
     assert not verdict.flat
-    assert verdict.growth == pytest.approx(58, abs=15)
+    assert verdict.growth == pytest.approx(58, abs=30)
 
 
 def test_an_outlier_turns_nothing() -> None:
