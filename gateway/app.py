@@ -7,6 +7,7 @@ the opposite order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import ssl
@@ -28,7 +29,7 @@ from gateway.settings import Settings
 from gateway.telemetry import logs
 
 log = structlog.get_logger("sluice.app")
-POOL_SAMPLE = 5.0  # seconds
+SAMPLE = 2.0  # seconds
 
 
 async def serve(
@@ -56,13 +57,13 @@ async def serve(
         for keeper in (core.collector, core.scrubber, core.writable):
             keeper.start()
             stack.push_async_callback(keeper.stop)
-        sampler = asyncio.create_task(_sample(core))
-        stack.callback(sampler.cancel)
-        admin_listener = await site.listen(admin)
-        stack.push_async_callback(admin_listener.stop)
         pipeline = Pipeline(core.services)
         stack.callback(pipeline.close)
         listener = Listener(pipeline.handle, head_timeout=settings.header_timeout)
+        sampler = asyncio.create_task(_sample(core, listener))
+        stack.callback(sampler.cancel)
+        admin_listener = await site.listen(admin)
+        stack.push_async_callback(admin_listener.stop)
         await listener.start(s3, tls)
         health.started = True
         ready()
@@ -81,7 +82,14 @@ async def work(settings: Settings, ready: Callable[[], None], only: int | None =
     async with AsyncExitStack() as stack:
         core = await build(settings, stack)
         if only is not None:
-            return 0 if await core.engine.run_only(only) else 1
+            running = asyncio.create_task(core.engine.run_only(only))
+            asked = asyncio.create_task(ending.wait())
+            await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+            running.cancel()  # nothing when it has ended; else it drains
+            with contextlib.suppress(asyncio.CancelledError):
+                return 0 if await running else 1
+            return 1
         await core.engine.start()
         stack.push_async_callback(core.engine.drain)
         for keeper in (core.collector, core.scrubber, core.writable):
@@ -119,11 +127,12 @@ def _reloader(again: Callable[[], Settings], tls: ssl.SSLContext | None) -> Call
     return reload
 
 
-async def _sample(core: Core) -> None:
-    """Keep the gauges of the connections current."""
+async def _sample(core: Core, listener: Listener) -> None:
+    """Keep the gauges of what is held current."""
     pool: Any = core.services.pool
     while True:
         idle = pool.get_idle_size()
         core.metrics.pool(idle, pool.get_size() - idle)
         core.metrics.listening(core.notifier.connected)
-        await asyncio.sleep(POOL_SAMPLE)
+        core.metrics.held(listener.connections, len(asyncio.all_tasks()))
+        await asyncio.sleep(SAMPLE)

@@ -74,6 +74,7 @@ class Worker:
         self.looks = 0  # claims made, for tests and metrics
         self.isolated: set[int] = set()
         self._children = asyncio.Semaphore(ISOLATED_AT_ONCE)
+        self._isolating: set[asyncio.Task[None]] = set()
 
     # --- slots ---
 
@@ -138,6 +139,8 @@ class Worker:
         self._stopping = True
         for task in self._loops[1:]:
             task.cancel()
+        for task in set(self._isolating):
+            task.cancel()  # children drain as we do; who waits for one, goes back at once
         if self._tasks and patience > 0:
             await asyncio.wait(set(self._tasks), timeout=patience)
         for execution in list(self.held.values()):
@@ -267,7 +270,9 @@ class Worker:
                 journal = [row for row in earlier[source] if row.step not in left_out and row.output] + journal
             if lease.recoveries > 0 and self._settings.isolate:
                 self.isolated.add(lease.run_id)
-                self._spawn(self._isolate(lease))
+                task = self._spawn(self._isolate(lease))
+                self._isolating.add(task)
+                task.add_done_callback(self._isolating.discard)
             else:
                 self._start(Execution(lease, self._around, journal, payloads.get(lease.run_id)))
 
@@ -363,6 +368,10 @@ class Worker:
                     await child.wait()
                 except asyncio.CancelledError:
                     child.terminate()
+                    try:
+                        await child.wait()
+                    except asyncio.CancelledError:
+                        child.kill()
                     raise
         except OSError as error:
             log.error("isolation-failed", run=lease.run_id, error=type(error).__name__)

@@ -10,10 +10,13 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Protocol
 
+from storage_tiers.allowance import Allowance
 from storage_tiers.medium import start_writeback, translate
 from storage_tiers.tier import BlobCorrupt, BlobId, Stored, TierError
 
 READ = 1 << 20  # bytes per read
+LEAST = 64 << 10  # the same when very many read at a time, and hold what they have read
+BUDGET = 32 << 20  # bytes that are held so, about
 WRITEBACK = 16 << 20  # begin writing to the disk every so many bytes
 
 
@@ -104,6 +107,9 @@ class FileSink:
                 os.close(fd)
 
 
+_allowance = Allowance(BUDGET, READ, LEAST)
+
+
 class FileReader:
     """length bytes of an open file from position on."""
 
@@ -114,6 +120,7 @@ class FileReader:
         self._position = position
         self._length = length
         self._reading: asyncio.Future[bytes] | None = None
+        self._counted = False  # among those that hold what they have read
 
     @property
     def length(self) -> int:
@@ -130,10 +137,14 @@ class FileReader:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         position, end = self._position, self._position + self._length
+        if not self._counted:
+            self._counted = True
+            _allowance.held += 1
         while position < end:
             if self._fd is None:
                 raise TierError(f"tier {self._tier}: read after close")
-            self._reading = loop.run_in_executor(self._pool, os.pread, self._fd, min(READ, end - position), position)
+            size = min(_allowance.size(), end - position)
+            self._reading = loop.run_in_executor(self._pool, os.pread, self._fd, size, position)
             try:
                 data = await asyncio.shield(self._reading)
             except OSError as error:
@@ -147,6 +158,7 @@ class FileReader:
         fd, self._fd = self._fd, None
         if fd is None:
             return
+        _allowance.held -= self._counted
         if self._reading is not None and not self._reading.done():
             # a cancelled reader's thread may still use the descriptor, which the next open would get
             self._reading.add_done_callback(lambda _: os.close(fd))

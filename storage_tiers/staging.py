@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from storage_tiers import failpoints
+from storage_tiers.allowance import Allowance
 from storage_tiers.tier import Paced, Sink, Tier
 
 SLICE = 1 << 20  # bytes handed to the threads at once; measured: below that the hand-over shows, above only memory
+LEAST = 64 << 10  # when very many bodies come at a time
+BUDGET = 64 << 20  # bytes of all slices, about: beyond it they are smaller
 INLINE = 64 << 10  # a body up to this size is hashed on the event loop: a hand-over costs more
 SPARES = 16  # slice buffers kept for the next request
 
@@ -25,8 +28,8 @@ class Hash(Protocol):
 class Staging:
     """Receives bodies into sinks. One per process; threads bounds all its hashing and writing.
 
-    Memory: two slices for each body above 64 KiB, whatever its size. The jobs never wait for each other, so a small
-    pool serves any number of bodies.
+    Memory: two slices for each body above 64 KiB, whatever its size, and smaller ones when there are many. The jobs
+    never wait for each other, so a small pool serves any number of bodies.
     """
 
     def __init__(self, tiers: Mapping[str, Tier], threads: int | None = None) -> None:
@@ -34,6 +37,7 @@ class Staging:
         threads = threads or max(4, 2 * (os.cpu_count() or 1))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="staging")
         self._spares: list[bytearray] = []
+        self._allowance = Allowance(BUDGET, SLICE, LEAST)
 
     def close(self) -> None:
         """Give the threads back; no receive may be running."""
@@ -64,7 +68,7 @@ class Staging:
         sink: Sink | None,
         hashes: Sequence[Hash],
     ) -> int:
-        buffers = (self._take(), self._take())
+        buffers = self._take()
         flight = Flight(self._pool, sink, _lanes(sink, hashes), buffers)
         try:
             await flight.feed(held)
@@ -74,11 +78,16 @@ class Staging:
             return await flight.land()
         finally:
             await flight.settle()
-            if len(self._spares) < SPARES:
+            self._allowance.held -= 2
+            if len(self._spares) < SPARES and len(buffers[0]) == SLICE:
                 self._spares += buffers
 
-    def _take(self) -> bytearray:
-        return self._spares.pop() if self._spares else bytearray(SLICE)
+    def _take(self) -> tuple[bytearray, bytearray]:
+        size = self._allowance.size()
+        self._allowance.held += 2
+        if size == SLICE and self._spares:
+            return self._spares.pop(), self._spares.pop()
+        return bytearray(size), bytearray(size)
 
 
 class Flight:
@@ -91,6 +100,7 @@ class Flight:
         self._paced = sink if isinstance(sink, Paced) else None
         self._lanes = lanes
         self._filling, self._flying = buffers
+        self._slice = len(self._filling)
         self._used = 0
         self._total = 0
         self._jobs: list[asyncio.Future[None]] = []
@@ -101,11 +111,11 @@ class Flight:
         with memoryview(chunk) as view:
             taken = 0
             while taken < len(view):
-                count = min(SLICE - self._used, len(view) - taken)
+                count = min(self._slice - self._used, len(view) - taken)
                 self._filling[self._used : self._used + count] = view[taken : taken + count]
                 self._used += count
                 taken += count
-                if self._used == SLICE:
+                if self._used == self._slice:
                     await self._launch()
 
     async def land(self) -> int:

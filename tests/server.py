@@ -196,7 +196,7 @@ class Server:
         """A boto3 S3 client that does not repeat requests. options go to botocore's Config; verify to the client."""
         extra = {name: options.pop(name) for name in ("verify",) if name in options}
         config = Config(
-            **{"retries": {"max_attempts": 1}, "s3": {"addressing_style": "path"}, "read_timeout": 60, **options}
+            **{"retries": {"total_max_attempts": 1}, "s3": {"addressing_style": "path"}, "read_timeout": 60, **options}
         )
         return boto3.client(
             "s3",

@@ -10,27 +10,35 @@ from typing import Any, cast
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong, TransferEncodingError
 from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import _ErrInfo
 
 from gateway.http.body import EndOfStream
+from gateway.http.framing import Framing
 from gateway.http.reply import Sent, malformed
+from gateway.s3.errors import S3Error
 
 LINE_LIMIT = 64 << 10  # a key of 1,024 bytes escaped threefold, or a presigned query with a session token
 HEADER_LIMIT = 256  # lines
+HEAD_LIMIT = 128 << 10  # bytes of a whole head: nobody is known yet, and they are held
 READ_BUFFER = 512 << 10  # aiohttp pauses the socket at twice this
 WRITE_BUFFER = 512 << 10
 STOP_POLL = 0.05
 LINGER = 10.0  # seconds in which the rest of a refused body is read and thrown away
 
 
+class HeadTooLong(BadHttpMessage):
+    """More than HEAD_LIMIT."""
+
+
 class Connection(web.RequestHandler):
     """One client's connection.
 
-    It differs from aiohttp's in what happens at the edges: a message that is no HTTP is answered in S3's XML, a body
-    that breaks off is told to its reader at once, half-closing after a whole request does not lose the answer, and a
-    head that trickles in, or never comes, is cut.
+    It differs from aiohttp's in what happens at the edges: a message that is no HTTP is answered in S3's XML, after
+    those before it; a body that breaks off is told to its reader at once, half-closing after a whole request does not
+    lose the answer, and a head that trickles in, or never comes, or does not end, is cut.
     """
 
     def __init__(self, manager: web.Server, head_timeout: float, **options: Any) -> None:
@@ -38,7 +46,12 @@ class Connection(web.RequestHandler):
         self._head_timeout = head_timeout
         self._head_timer: asyncio.TimerHandle | None = None
         self._spoke = False  # whether anything has ever come
+        self._framing = Framing()
+        self._adrift = False  # the parser holds back more than Framing can follow: data is fed as it comes
+        self._broken = False  # what came was no HTTP: whatever follows is nothing
+        self._opened: StreamReader | None = None  # the body of the request that was parsed last
         self.body: StreamReader | None = None  # of the request that was taken up last
+        self.parting = False  # that request asked to leave HTTP (Upgrade, CONNECT): nothing after it can be parsed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -52,14 +65,60 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         self._spoke = True
-        super().data_received(data)
-        if self._messages:
-            self._stop_head_timer()
-            if isinstance(self._messages[-1][0], _ErrInfo):
-                self._break_body(self._messages[-1][0].exc)
-        elif data and self._waiter is not None:
-            # Part of a head has come and no request is being served: the rest has to follow soon.
+        if self._broken:
+            return
+        if not data:
+            super().data_received(data)  # the parser goes on with what it held back
+            return
+        if (self._adrift or self._framing.left != 0) and self._waiter is not None and not self._messages:
+            self._adrift, self._framing = False, Framing()  # no request is here, so no body is either
+        while data and not self._broken:
+            end = len(data) if self._adrift else self._framing.cut(data)
+            if self._framing.head > HEAD_LIMIT:
+                self._refuse(HeadTooLong("Request head is too long."))
+                break
+            self._feed(data if end == len(data) else data[:end])
+            data = data[end:]
+        if self._framing.head and not self._broken and not self._adrift:
+            # Part of a head has come: the rest has to follow soon.
             self._start_head_timer()
+        else:
+            self._stop_head_timer()
+
+    def _feed(self, piece: bytes) -> None:
+        """Have one message's bytes parsed, and see what became of them."""
+        count = self._request_count
+        super().data_received(piece)
+        framing = self._framing
+        if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+            self._break_body(self._messages[-1][0].exc)
+            self._broken = True
+        elif self._request_count > count and self._messages:
+            message, payload = cast(tuple[RawRequestMessage, StreamReader], self._messages[-1])
+            if payload.is_eof():
+                framing.opened(0)
+            elif message.chunked or message.upgrade:
+                framing.opened(None)
+            else:
+                framing.opened(int(message.headers["Content-Length"]) - payload.total_bytes)
+            self._opened = payload
+            self._adrift = self._request_count > count + 1
+        elif framing.left is None and self._opened is not None and self._opened.is_eof():
+            framing.closed(piece)
+        elif framing.left is None and self._opened is not None and framing.padded(self._opened.total_bytes):
+            self._refuse(TransferEncodingError("Too little in too many bytes."))
+        elif self._reading_paused or self._buffer_paused:
+            # It may hold back the end of a body, and the head behind it.
+            self._adrift = not framing.left
+
+    def _refuse(self, error: HttpProcessingError) -> None:
+        """Answer the current head with an error, after the requests before it; it is the connection's last."""
+        self._request_count += 1
+        self._messages.append((_ErrInfo(400, error, error.message), EMPTY_PAYLOAD))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._break_body(error)
+        self._broken = True
 
     @property
     def idle(self) -> bool:
@@ -68,9 +127,9 @@ class Connection(web.RequestHandler):
 
     @property
     def ending(self) -> bool:
-        """The server is going down: this request is the connection's last."""
+        """This request is the connection's last: the server is going down, or nothing after it can be parsed."""
         manager = self._manager
-        return isinstance(manager, Server) and manager.ending
+        return self.parting or (isinstance(manager, Server) and manager.ending)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The peer will send no more. A request that is whole is still answered; anything else ends here."""
@@ -91,7 +150,14 @@ class Connection(web.RequestHandler):
 
     def _start_head_timer(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self._loop.call_later(self._head_timeout, self.force_close)
+            self._head_timer = self._loop.call_later(self._head_timeout, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._waiter is not None and not self._messages:
+            self.force_close()
+        else:
+            self._start_head_timer()  # the requests before it are still being served
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -108,7 +174,11 @@ class Connection(web.RequestHandler):
         """Answer what could not be parsed as HTTP (the pipeline answers everything else)."""
         if not isinstance(exc, HttpProcessingError):
             self.log_exception("request failed outside the pipeline", exc_info=exc)
-        return malformed(request, status)  # type: ignore[return-value]
+        if isinstance(exc, LineTooLong | HeadTooLong):
+            error = S3Error("RequestHeaderSectionTooLarge")
+        else:
+            error = S3Error("BadRequest", "An error occurred when parsing the HTTP request.")
+        return malformed(error)  # type: ignore[return-value]
 
 
 class Server(web.Server):
@@ -130,7 +200,7 @@ class Server(web.Server):
         task: asyncio.Task[None],
     ) -> web.BaseRequest:
         assert isinstance(protocol, Connection)
-        protocol.body = payload
+        protocol.body, protocol.parting = payload, message.upgrade
         return super()._make_request(message, payload, protocol, writer, task)
 
     def __call__(self) -> web.RequestHandler:

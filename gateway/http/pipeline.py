@@ -38,6 +38,7 @@ Handler = Callable[[Call, Services], Awaitable[Reply]]
 
 FAMILIES = (service, buckets, objects, copy, multipart, listing)
 GONE = 499  # the status, in metrics and logs, of a request whose client went away
+NOBODY = 0  # stands for the account of who presents none
 UNKNOWN = "Unknown"  # the operation's name in metrics and logs while there is none
 SOON = {"Retry-After": "1", "x-amz-retry-after": "1000"}
 LINGER = 10.0  # seconds, and
@@ -67,6 +68,7 @@ class Trace:
     call: Call | None = None
     parsed: Parsed | None = None
     account: Account | None = None
+    tenant: int | None = None  # whose place among the requests in flight it takes
     body: Body | None = None
     error: S3Error | None = None
     note: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class Pipeline:
         self._limits = PaceLimits(settings.body_timeout, settings.min_rate_grace, max(1.0, settings.min_rate))
         self._offload = Offload()
         self._in_flight = 0
+        self._draining = 0  # of them: answered, while the rest of a refused body is thrown away
         self._tenants: Counter[int] = Counter()
 
     def close(self) -> None:
@@ -108,7 +111,9 @@ class Pipeline:
                 raise
             except Exception as error:  # the content failed before its first byte: there is still time to say so
                 sent = await self._send(request, trace, self._failure(request, trace, error))
-            await self._drain(request, trace)
+            if not request.content.is_eof():
+                self._leave(trace)
+                await self._drain(request)
             return sent
         except ConnectionError:
             # A thread may learn it before the event loop does; aiohttp would write a 500 into what is left.
@@ -117,15 +122,14 @@ class Pipeline:
             return Sent(False, GONE, loop.time(), 0)
         finally:
             self._in_flight -= 1
-            if trace.account is not None:
-                self._leave(trace.account)
+            self._leave(trace)
             self._report(request, trace, sent, loop.time())
 
     # --- the steps -----------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.BaseRequest, trace: Trace) -> Reply:
         try:
-            if self._in_flight > self._sv.settings.max_in_flight:
+            if self._in_flight - self._draining > self._sv.settings.max_in_flight:
                 raise S3Error("SlowDown", headers=SOON)
             headers = Headers(request.raw_headers)
             hosts = self._hosts(request, headers)
@@ -183,15 +187,21 @@ class Pipeline:
                 hosts=hosts,
             )
             if presented is None:
-                return ANONYMOUS, sigv4.payload_of(parsed.headers), None
-            identity = await self._sv.identities.find(presented.access_key)
-            if identity is None:
-                raise S3Error("InvalidAccessKeyId", AWSAccessKeyId=presented.access_key)
-            signed = sigv4.verify(presented, identity.secret)
+                payload = sigv4.payload_of(parsed.headers)
+            else:
+                identity = await self._sv.identities.find(presented.access_key)
+                if identity is None:
+                    raise S3Error("InvalidAccessKeyId", AWSAccessKeyId=presented.access_key)
+                signed = sigv4.verify(presented, identity.secret)
         except S3Error as error:
             self._sv.metrics.auth_failed(error.code)
             raise
-        self._join(identity.account, trace)
+        if presented is None:
+            self._join(NOBODY, trace)
+            return ANONYMOUS, payload, None
+        assert identity is not None
+        trace.account = identity.account
+        self._join(identity.account.id, trace)
         return Caller(identity.account, identity.access_key, True), presented.payload, signed
 
     async def _admit(self, call: Call) -> None:
@@ -229,17 +239,22 @@ class Pipeline:
 
     # --- limits per account --------------------------------------------------------------------------------------
 
-    def _join(self, account: Account, trace: Trace) -> None:
-        """Half of what a process serves is the most that one account gets: the others are always heard."""
-        if self._tenants[account.id] >= max(1, self._sv.settings.max_in_flight // 2):
+    def _join(self, tenant: int, trace: Trace) -> None:
+        """Half of what a process serves is the most that one account gets, or all who are none: the others are always
+        heard."""
+        if self._tenants[tenant] >= max(1, self._sv.settings.max_in_flight // 2):
             raise S3Error("SlowDown", headers=SOON)
-        self._tenants[account.id] += 1
-        trace.account = account
+        self._tenants[tenant] += 1
+        trace.tenant = tenant
 
-    def _leave(self, account: Account) -> None:
-        self._tenants[account.id] -= 1
-        if not self._tenants[account.id]:
-            del self._tenants[account.id]
+    def _leave(self, trace: Trace) -> None:
+        """Give the place back. Any number of times."""
+        tenant, trace.tenant = trace.tenant, None
+        if tenant is None:
+            return
+        self._tenants[tenant] -= 1
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
 
     # --- answers -------------------------------------------------------------------------------------------------
 
@@ -267,18 +282,21 @@ class Pipeline:
             return True
         return trace.error is not None and (request.content_length or DRAIN) >= DRAIN
 
-    async def _drain(self, request: web.BaseRequest, trace: Trace) -> None:
+    async def _drain(self, request: web.BaseRequest) -> None:
         """Read and throw away what a refused client is still sending, within bounds: closing at once would reset the
-        connection, and the answer might be lost with it."""
+        connection, and the answer might be lost with it. Nobody is kept waiting by who takes his time here."""
         content, left = request.content, DRAIN
-        if content.is_eof() or request.protocol._lingering_time == OFFER:
+        if request.protocol._lingering_time == OFFER:
             return
+        self._draining += 1
         try:
             async with asyncio.timeout(LINGER):
                 while not content.is_eof() and left > 0:
                     left -= len(await content.readany())
         except Exception:  # too slow, broken off or gone: nobody is left to be polite to
             left = 0
+        finally:
+            self._draining -= 1
         if left <= 0:
             request.protocol._lingering_time = 0.0
 

@@ -22,6 +22,7 @@ from gateway.http.content import Content, ContentBroken, stream
 from gateway.http.offload import Offload
 from gateway.http.pace import PaceLimits
 from gateway.s3 import messages
+from gateway.s3.errors import S3Error
 
 SERVER = "Sluice"
 XML = "application/xml"
@@ -167,17 +168,18 @@ class Malformed:
 
     request_id: str
     host_id: str
+    error: S3Error
     keep_alive: bool = False
 
     async def prepare(self, request: web.BaseRequest) -> None:
         body = messages.error(
-            "BadRequest",
-            "An error occurred when parsing the HTTP request.",
+            self.error.code,
+            self.error.message,
             resource=None,
             request_id=self.request_id,
             host_id=self.host_id,
         )
-        reply = document(body, 400)
+        reply = document(body, self.error.status)
         await send(request, reply, self.request_id, self.host_id, PaceLimits(), close=True)
 
     async def write_eof(self) -> None:
@@ -193,5 +195,5 @@ def new_host_id() -> str:
     return b64encode(os.urandom(36)).decode("ascii")
 
 
-def malformed(request: web.BaseRequest, status: int) -> Malformed:
-    return Malformed(new_request_id(), new_host_id())
+def malformed(error: S3Error) -> Malformed:
+    return Malformed(new_request_id(), new_host_id(), error)

@@ -78,6 +78,8 @@ TABLE: tuple[Row, ...] = (
     Row("sluice_workers", "scraped", (), "Processes whose lease is valid."),
     Row("sluice_listening", "gauge", (), "Processes that hear the hints of others; the rest poll."),
     Row("sluice_db_pool", "gauge", ("state",), "Database connections of the pools: idle, used."),
+    Row("sluice_s3_connections", "gauge", (), "Open connections of clients to the S3 port."),
+    Row("sluice_tasks", "gauge", (), "Asyncio tasks; at rest they are always as many."),
     Row("sluice_build_info", "scraped", ("version",), "1, with the version as label."),
 )
 ROWS: Mapping[str, Row] = {row.name: row for row in TABLE}
@@ -256,6 +258,10 @@ class Metrics:
 
     def listening(self, connected: bool) -> None:
         self._at("sluice_listening").set(int(connected))
+
+    def held(self, connections: int, tasks: int) -> None:
+        self._at("sluice_s3_connections").set(connections)
+        self._at("sluice_tasks").set(tasks)
 
     def pool(self, idle: int, used: int) -> None:
         self._at("sluice_db_pool", "idle").set(idle)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -317,6 +318,32 @@ def test_a_child_that_cannot_be_started_gives_the_run_back(dsn: str) -> None:
             await until(given_back)
         async with worker(dsn) as kit:
             assert await kit.ended(answer.run_id) is RunState.COMPLETED
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_going_down_does_not_wait_for_runs_that_wait_for_a_child(dsn: str, tmp_path: Path) -> None:
+    """Children are told to end; the runs behind them go back at once, and nobody's recoveries are counted."""
+    script = f"echo $$ >> {tmp_path}/pids; exec sleep 600"
+
+    async def main() -> None:
+        await tables(dsn)
+        async with running(dsn, *ALL, start=False) as source:
+            await source.enqueue(*[NewRun(f"r{i}", "steps", 1) for i in range(8)])
+            await source.pool.execute("UPDATE workflow_run SET recoveries = 1")
+        async with worker(dsn, isolate=("/bin/sh", "-c", script, "{run}"), drain=30.0) as kit:
+
+            async def two_run() -> bool:
+                pids = tmp_path / "pids"
+                return pids.exists() and len(pids.read_text().split()) == 2
+
+            await until(two_run)
+            began = time.monotonic()
+            await kit.engine.drain()
+            assert time.monotonic() - began < 10
+            assert await kit.value("SELECT count(*) FROM workflow_run WHERE state IN (1, 3) AND recoveries = 1") == 8
+        for pid in (tmp_path / "pids").read_text().split():
+            assert not Path(f"/proc/{pid}").exists()
 
     asyncio.run(asyncio.wait_for(main(), 60))
 

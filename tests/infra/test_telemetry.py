@@ -59,6 +59,7 @@ def test_every_metric_of_the_table_can_be_reported() -> None:
     metrics.blob_damaged("standard", "missing")
     metrics.scrubbed(10)
     metrics.pool(1, 2)
+    metrics.held(1, 2)
     metrics.scanned("clean", 0.1, 10)
     metrics.error("timeout")
     asked = {row.name: [(("x",) * len(row.labels), 1.0)] for row in TABLE if row.kind == "scraped"}

@@ -101,7 +101,7 @@ def test_a_value_in_a_header(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_trailer(name: str) -> None:
-    """B027: a well-formed but wrong one is BadDigest; one of the wrong length InvalidRequest."""
+    """B027: a well-formed but wrong one is BadDigest; one of the wrong length, or that is no base64, InvalidRequest."""
     algorithm = BY_NAME[name]
     wanted = requested(headers(x_amz_trailer=algorithm.header, x_amz_sdk_checksum_algorithm=algorithm.code))
     assert wanted.trailer
@@ -112,6 +112,7 @@ def test_a_trailer(name: str) -> None:
     for trailers, code in (
         ({algorithm.header: checksums.encode(bytes(algorithm.size))}, "BadDigest"),
         ({algorithm.header: checksums.encode(bytes(algorithm.size + 1))}, "InvalidRequest"),
+        ({algorithm.header: "bad"}, "InvalidRequest"),
         ({}, "MalformedTrailerError"),
     ):
         with pytest.raises(S3Error) as caught:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from storage_tiers.allowance import Allowance
 from storage_tiers.staging import SLICE, Staging
 from storage_tiers.tier import Stored, TierFull
 from tests.tiers.places import MIB
@@ -201,3 +203,48 @@ def test_memory_is_bounded_for_many_bodies_at_once() -> None:
         tracemalloc.stop()
     assert list(sizes) == [size] * bodies
     assert peak < bodies * 3 * MIB, peak
+
+
+def test_buffers_are_large_while_few_and_small_when_many() -> None:
+    allowance = Allowance(64 << 20, 1 << 20, 64 << 10)
+    total, sizes = 0, []
+    for _ in range(2000):
+        sizes.append(allowance.size())
+        total += sizes[-1]
+        allowance.held += 1
+    assert sizes[0] == sizes[60] == 1 << 20
+    assert sizes[-1] == 64 << 10
+    assert sizes == sorted(sizes, reverse=True)
+    assert total < 384 << 20
+    allowance.held = 0
+    assert allowance.size() == 1 << 20
+
+
+def test_many_bodies_at_a_time_are_whole_and_give_their_buffers_back() -> None:
+    """So many that their slices are the smallest."""
+
+    async def run() -> None:
+        staging = Staging({})
+        bodies = [os.urandom(200_000 + number) for number in range(300)]
+        gate = asyncio.Event()
+
+        async def chunks(body: bytes) -> AsyncIterator[bytes]:
+            yield body[:70_000]
+            await gate.wait()
+            yield body[70_000:]
+
+        digests = [hashlib.sha256() for _ in bodies]
+        work = [
+            asyncio.create_task(staging.receive(chunks(body), None, [digest]))
+            for body, digest in zip(bodies, digests, strict=True)
+        ]
+        while staging._allowance.held < 2 * len(bodies):
+            await asyncio.sleep(0)
+        gate.set()
+        assert await asyncio.gather(*work) == [len(body) for body in bodies]
+        assert [each.digest() for each in digests] == [hashlib.sha256(body).digest() for body in bodies]
+        assert staging._allowance.held == 0
+        assert staging._allowance.size() == SLICE
+        staging.close()
+
+    asyncio.run(run())
