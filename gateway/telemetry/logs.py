@@ -32,15 +32,13 @@ def configure(level: str = "info", form: str = "auto", process: str = "") -> Non
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if pretty else structlog.processors.JSONRenderer()
     )
+    lines = Lines(sys.stderr)
     # A line per request: JSON goes from msgspec's encoder to the descriptor as bytes, in a third of json's time.
-    # Loggers are bound once; what may change later changes inside what they hold.
-    _LINES.stream = sys.stderr
-    _PROCESSORS[:] = [facts, _traceback, renderer if pretty else encode]
     structlog.configure(
-        processors=_PROCESSORS,
+        processors=[facts, _traceback, renderer if pretty else encode],
         wrapper_class=Logger,
-        logger_factory=lambda *_: _LINES,
-        cache_logger_on_first_use=True,
+        logger_factory=lambda *_: lines,
+        cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -92,9 +90,6 @@ class Lines:
 
     debug = info = warning = error = critical = msg
 
-
-_LINES = Lines(sys.stderr)
-_PROCESSORS: list[structlog.typing.Processor] = []
 
 _encoder = msgspec.json.Encoder(enc_hook=repr)
 

@@ -44,6 +44,8 @@ CONTROLS = (
     Control("lost-staging-taken", ("upload.durable",), "dangling", 5.0, "stop", 18.0),
 )
 
+QUICK = ("without-transaction", "row-dropped-first")  # part of the suite; the others take half a minute each
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -54,7 +56,10 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.guard)
+@pytest.mark.parametrize(
+    "control",
+    [pytest.param(each, id=each.guard, marks=[] if each.guard in QUICK else [pytest.mark.long]) for each in CONTROLS],
+)
 def test_without_its_guard_the_harness_fails(control: Control, folder: Path, new_database: Callable[[], str]) -> None:
     with running_site(folder, new_database(), "forked", "together", control.guard, workers=3) as site:
         found = run_round(
