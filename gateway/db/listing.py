@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 import asyncpg
+import msgspec
 
 from gateway.domain.objects import NULL_ID, State, VersionRef
 
@@ -33,8 +34,7 @@ class CommonPrefix:
     name: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """An object of ListObjects and ListObjectsV2. etag is without quotes."""
 
     key: bytes

@@ -164,6 +164,11 @@ class Connection(web.RequestHandler):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:
+        """A peer that ends in the middle of a refused body, which aiohttp is reading off, is no event."""
+        if not isinstance(kwargs.get("exc_info"), EndOfStream):
+            super().log_exception(*args, **kwargs)
+
     def handle_error(
         self,
         request: web.BaseRequest,

@@ -57,9 +57,7 @@ def key_url(key: bytes) -> str:
 def timestamp(moment: datetime) -> str:
     """An aware time as S3's XML shows it: UTC, whole seconds (as in Last-Modified), zero milliseconds."""
     utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
-    return (
-        f"{utc.year:04}-{utc.month:02}-{utc.day:02}T{utc.hour:02}:{utc.minute:02}:{utc.second:02}.000Z"  # strftime: 3x
-    )
+    return f"{utc.isoformat()[:19]}.000Z"  # strftime: ten times
 
 
 def content(value: Scalar | Tree) -> str:

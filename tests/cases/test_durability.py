@@ -25,6 +25,7 @@ from tests.server import Server, StartServer
 
 LARGE = 300_000
 ANSWER = "HTTP/1.1 200"
+STORES = "store_objects"
 
 
 def file_syncs(calls: list[Call], tier: str) -> list[tuple[Call, Call, Call]]:
@@ -42,7 +43,8 @@ def file_syncs(calls: list[Call], tier: str) -> list[tuple[Call, Call, Call]]:
 
 
 def commits(calls: list[Call], after: int) -> list[Call]:
-    return [each for each in calls if "COMMIT" in each.text and each.begun > after]
+    """Statements that are durable when they are answered: COMMIT, and the one that stores plain objects."""
+    return [each for each in calls if ("COMMIT" in each.text or STORES in each.text) and each.begun > after]
 
 
 def answers(calls: list[Call], after: int) -> list[Call]:

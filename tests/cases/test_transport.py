@@ -20,7 +20,7 @@ from tests.wire.raw import Wire, signer
     [
         (TierFull("full"), 503, "ServiceUnavailable"),
         (TierUnavailable("away"), 503, "ServiceUnavailable"),
-        (TierError("broken"), 500, "InternalError"),
+        (TierError("broken"), 503, "ServiceUnavailable"),
     ],
 )
 @pytest.mark.parametrize("operation", ["write", "commit"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -33,6 +34,10 @@ def run(dsn: str) -> Callable[..., Any]:
         return asyncio.run(main())
 
     return go
+
+
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 async def rows(w: World, table: str) -> int:
@@ -307,7 +312,9 @@ def test_multipart_moves_no_byte(run: Any) -> None:
         b = await new_bucket(w.pool)
         up = await w.uploads.create(b, b"m", b.owner.id, b.owner.id, Attributes(), None, None, None)
         for number, data in ((1, b"aaa"), (2, b"bb"), (7, b"c"), (2, b"BB")):
-            await w.uploads.put_part(up, PartRow(number, len(data), f"e{number}", b"s"), Inline(data, b"s"))
+            await w.uploads.put_part(
+                up, PartRow(number, len(data), f"e{number}", sha256(data)), Inline(data, sha256(data))
+            )
         done = await assembly.complete_upload(
             w.completions, b, b"m", up.upload_id, lambda u, p: combined(u, p, [1, 2]), condition=None, mode="async"
         )

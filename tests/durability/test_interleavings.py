@@ -18,7 +18,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.db import assembly, blobs, heads, waiting
+from gateway.db import assembly, blobs, completion, heads, waiting
 from gateway.db.batching import Batcher
 from gateway.db.blobs import Blobs
 from gateway.db.buckets import BucketNotEmpty, Buckets
@@ -58,6 +58,12 @@ async def two(dsn: str) -> AsyncIterator[tuple[World, World]]:
         b.blobs = Blobs(b.pool, {"standard": a.tier}, b.versions, lambda: None)
         b.collector = Collector(b.pool, {"standard": a.tier}, blob_grace=0.0, log=Silent())
         yield a, b
+
+
+@pytest.fixture
+def long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain writes go statement by statement too, so that they can be stopped between two."""
+    monkeypatch.setattr(completion, "plain", lambda _: False)
 
 
 class Pause:
@@ -136,7 +142,7 @@ def test_a_condition_is_decided_under_the_lock_of_its_head(run: Any, there: bool
     run(story)
 
 
-def test_writes_of_one_key_get_sequences_one_after_the_other(run: Any) -> None:
+def test_writes_of_one_key_get_sequences_one_after_the_other(run: Any, long_way: None) -> None:
     async def story(a: World, b: World, bucket: Bucket) -> None:
         await a.decide(await a.put(bucket, b"k", b"old"))
         pause = Pause(a.engine, "enqueue")
@@ -149,7 +155,7 @@ def test_writes_of_one_key_get_sequences_one_after_the_other(run: Any) -> None:
     run(story)
 
 
-def test_a_delete_waits_for_a_write_under_way_and_takes_it_along(run: Any) -> None:
+def test_a_delete_waits_for_a_write_under_way_and_takes_it_along(run: Any, long_way: None) -> None:
     async def story(a: World, b: World, bucket: Bucket) -> None:
         await a.decide(await a.put(bucket, b"k", b"old"))
         pause = Pause(a.engine, "enqueue")
@@ -166,7 +172,7 @@ def test_a_delete_waits_for_a_write_under_way_and_takes_it_along(run: Any) -> No
     run(story)
 
 
-def test_a_verdict_passes_over_a_key_that_is_being_written(run: Any) -> None:
+def test_a_verdict_passes_over_a_key_that_is_being_written(run: Any, long_way: None) -> None:
     """It rides in the next flight: the end of a run changes what is current, so it holds the head too."""
 
     async def story(a: World, b: World, bucket: Bucket) -> None:
@@ -522,7 +528,7 @@ def test_a_verdict_that_falls_before_the_wait_is_seen_at_once(run: Any, monkeypa
 
 
 @pytest.mark.parametrize("writer", ["put", "upload"])
-def test_a_bucket_is_not_deleted_under_a_writer(run: Any, writer: str) -> None:
+def test_a_bucket_is_not_deleted_under_a_writer(run: Any, long_way: None, writer: str) -> None:
     async def story(a: World, b: World, bucket: Bucket) -> None:
         if writer == "put":
             pause = Pause(a.engine, "enqueue")

@@ -84,6 +84,7 @@ def test_killed_database_connections_are_503_or_answered(house: House, root: Sig
     """An administrator ends all sessions again and again, in the middle of statements and between them."""
     sender = Sender(house.port, root)
     assert sender.ask("PUT", path(bucket, b"k"), body=b"x").status == 200
+    assert sender.ask("GET", path(bucket, b"k")).status == 200  # decided, before nobody can decide
     others = "pid <> pg_backend_pid() AND datname = current_database()"
     kill = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
+
 from gateway.domain.checksums import BY_NAME
 from gateway.domain.objects import Account
 from gateway.s3.xml import Tree, document, elements, escape, key_text, key_url, timestamp
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):  # made by the thousand: a tenth of a dataclass's time
     """An object in a listing. etag without quotes; checksum: algorithm by lower-case name."""
 
     key: bytes
