@@ -24,7 +24,7 @@ LINE_LIMIT = 64 << 10  # a key of 1,024 bytes escaped threefold, or a presigned 
 HEADER_LIMIT = 256  # lines
 HEAD_LIMIT = 128 << 10  # bytes of a whole head: nobody is known yet, and they are held
 READ_BUFFER = 512 << 10  # aiohttp pauses the socket at twice this
-WRITE_BUFFER = 512 << 10
+WRITE_BUFFER = 128 << 10  # what who does not read holds, beside a piece or two (1,000 of them, with 512 KiB: 660 MiB)
 STOP_POLL = 0.05
 LINGER = 10.0  # seconds in which the rest of a refused body is read and thrown away
 
