@@ -246,7 +246,7 @@ BEGIN
     IF mine IS NULL THEN
         RETURN;
     END IF;
-    -- A row that was never sent is nowhere yet, and needs no look for a conflict: that look costs as much as the insert.
+    -- A row that was never sent is nowhere yet: no look for a conflict.
     INSERT INTO workflow_step (run_id, step_key, attempt, status, output, code, worker_id, started_at, seconds)
     SELECT t.run_id, t.step_key, t.attempt, t.status, t.output::jsonb, t.code, m.worker, to_timestamp(t.started), t.seconds
     FROM unnest(s_run, s_step, s_attempt, s_status, s_output, s_code, s_started, s_seconds, s_again)

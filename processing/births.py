@@ -82,7 +82,7 @@ class Births:
     async def prepare(self, wishes: Sequence[Wish]) -> Prepared:
         """Before the insert: definitions are stored, and slots promised. Raises ConfigurationError."""
         definitions = [self._registry.definition(wish.workflow, wish.pipeline) for wish in wishes]
-        for definition in definitions:
+        for definition in {each.fingerprint: each for each in definitions}.values():
             await self._define(definition)
         worker = self._worker
         room = worker.free

@@ -101,10 +101,10 @@ class Committer(Generic[T, R]):
             self._depart()
 
     async def _fly(self, batch: list[tuple[T, asyncio.Future[R], int]]) -> None:
-        if len(batch) >= CROWD:
-            await asyncio.sleep(GATHER)
-            batch += [self._queue.popleft() for _ in range(min(self._most - len(batch), len(self._queue)))]
         try:
+            if len(batch) >= CROWD:
+                await asyncio.sleep(GATHER)
+                batch += [self._queue.popleft() for _ in range(min(self._most - len(batch), len(self._queue)))]
             late = await self._land(batch)
         except BaseException:
             for _, future, _ in batch:

@@ -16,12 +16,11 @@ from typing import Generic, TypeVar
 
 import asyncpg
 
+from processing.journal import CROWD
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Flight = Callable[[list[Item]], Awaitable[Sequence[Result | Exception]]]
-
-
-CROWD = 4  # items in a flight from which on the next one waits for more
 
 
 class Batcher(Generic[Item, Result]):

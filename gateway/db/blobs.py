@@ -166,9 +166,7 @@ class Blobs:
         if resolved.inline is not None:
             return ContentReader(length, (), self, resolved.inline[span.offset : span.offset + length])
         if resolved.extent is not None:
-            kind, _, value = (version.digest or "").partition(":")
-            digest = bytes.fromhex(value) if kind == "sha256" else None
-            extents: Sequence[Extent] = (replace(resolved.extent, digest=digest),)
+            extents: Sequence[Extent] = (replace(resolved.extent, digest=sha256_of(version.digest or "")),)
         else:
             extents = await self._versions.extents(version) if version.size else ()
         if version.size >= self._verify:
@@ -229,6 +227,12 @@ class Held:
 
     async def close(self) -> None:
         pass
+
+
+def sha256_of(digest: str) -> bytes | None:
+    """The SHA-256 of a typed digest; None of any other kind, whose value is not one of the bytes."""
+    kind, _, value = digest.partition(":")
+    return bytes.fromhex(value) if kind == "sha256" else None
 
 
 async def _update(sha256: Hash, chunk: bytes) -> None:

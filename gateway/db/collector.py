@@ -6,7 +6,6 @@ Every job takes its rows with SKIP LOCKED, so that all processes may run them at
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from uuid import UUID
 import asyncpg
 
 from gateway.domain.ids import blob_age
+from gateway.keeper import Keeper
 from processing.ports import Conn
 from storage_tiers import failpoints
 from storage_tiers.tier import Tier, TierError, TierUnavailable
@@ -46,7 +46,7 @@ class Orphans:
     refused: bool
 
 
-class Collector:
+class Collector(Keeper):
     def __init__(
         self,
         pool: asyncpg.Pool,
@@ -59,16 +59,6 @@ class Collector:
     ) -> None:
         self._pool, self._tiers, self._grace, self._log = pool, tiers, blob_grace, log
         self._sweeps, self._interval = sweeps, interval
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._loop())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
 
     async def _loop(self) -> None:
         reconciled = 0.0

@@ -42,6 +42,7 @@ from gateway.db.insertion import (
 from gateway.db.storing import Storing, plain, shown_id
 from gateway.domain.ids import blob_id, random64
 from gateway.domain.objects import State, Versioning, VersionRef, WriteCondition
+from processing.journal import GATHER
 from processing.model import Enqueued, NewRun
 from processing.ports import Conn
 from storage_tiers import failpoints
@@ -88,7 +89,7 @@ class Completions:
             tenant=lambda c: c.bucket.owner.id,
             weight=lambda c: len(c.source.data) if isinstance(c.source, Inline) else 0,
             flights=1,
-            gather=0.002,
+            gather=GATHER,
         )
 
     async def complete(self, completion: Completion) -> Completed:

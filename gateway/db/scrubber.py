@@ -9,7 +9,6 @@ marked as damaged are looked at every MARKED_AGAIN seconds, so that a file that 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ import asyncpg
 import structlog
 
 from gateway.db.damage import UNREADABLE, Damage
+from gateway.keeper import Keeper
 from storage_tiers.tier import BlobArchived, BlobCorrupt, BlobNotFound, Tier, TierError, TierMissing, TierUnavailable
 
 log = structlog.get_logger("sluice.scrubber")
@@ -41,7 +41,7 @@ class Row:
     corrupt: bool
 
 
-class Scrubber:
+class Scrubber(Keeper):
     """rate: bytes a second, 0 for no bound. interval: seconds from the beginning of a round to that of the next."""
 
     def __init__(
@@ -58,21 +58,11 @@ class Scrubber:
         self._pool, self._tiers, self._damage = pool, tiers, damage
         self._rate, self._interval, self._report, self._idle = rate, interval, report, idle
         self._me = uuid4()
-        self._task: asyncio.Task[None] | None = None
         self._renewed = self._looked = float("-inf")
 
     def unbounded(self) -> Scrubber:
         """The same, as fast as it goes."""
         return Scrubber(self._pool, self._tiers, self._damage, rate=0, interval=0, report=self._report)
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._loop())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
 
     async def _loop(self) -> None:
         while True:

@@ -353,7 +353,7 @@ class VersionSubjects:
                 old = [span["blob"] for span in spans]
             if set(old) != {piece.blob for piece in content.pieces}:
                 raise _Lost
-            if not await blobs.make_live(conn, [blob], [content.size], [_sha256(content.digest)]):
+            if not await blobs.make_live(conn, [blob], [content.size], [blobs.sha256_of(content.digest)]):
                 raise _Lost
             await conn.execute(
                 """UPDATE version SET blob = $5, blob_offset = 0, extents = 1
@@ -375,7 +375,7 @@ class VersionSubjects:
             )
             if row is None or not row["restoring"]:
                 return False
-            if not await blobs.make_live(conn, [blob], [content.size], [_sha256(content.digest)]):
+            if not await blobs.make_live(conn, [blob], [content.size], [blobs.sha256_of(content.digest)]):
                 return False
             await conn.execute(
                 """UPDATE version SET restored_blob = $5, restored_until = $6, restoring = false
@@ -420,11 +420,6 @@ class VersionSubjects:
 
 class _Lost(Exception):
     """The compare-and-swap was lost: roll back."""
-
-
-def _sha256(digest: str) -> bytes | None:
-    kind, _, value = digest.partition(":")
-    return bytes.fromhex(value) if kind == "sha256" else None
 
 
 def _scan(outcome: Outcome) -> Mapping[str, Any]:

@@ -57,7 +57,7 @@ def key_url(key: bytes) -> str:
 def timestamp(moment: datetime) -> str:
     """An aware time as S3's XML shows it: UTC, whole seconds (as in Last-Modified), zero milliseconds."""
     utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
-    return f"{utc.isoformat()[:19]}.000Z"  # strftime: ten times
+    return f"{utc.isoformat()[:19]}.000Z"  # strftime takes several times as long
 
 
 def content(value: Scalar | Tree) -> str:

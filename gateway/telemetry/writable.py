@@ -7,11 +7,11 @@ its clients: writes are answered 503, and this says why before somebody has to l
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 
 import structlog
 
+from gateway.keeper import Keeper
 from storage_tiers.file import FileTier
 from storage_tiers.tier import Tier, TierError
 from storage_tiers.wrappers.around import Around
@@ -20,23 +20,13 @@ log = structlog.get_logger("sluice.tiers")
 PATIENCE = 10.0  # seconds until a mount that does not answer counts as one that cannot be written
 
 
-class Writable:
+class Writable(Keeper):
     """failures: what is wrong, by the name of the tier; nothing of those that can be written."""
 
     def __init__(self, tiers: Mapping[str, Tier], interval: float) -> None:
         self._tiers = {name: found for name, tier in tiers.items() if (found := _file(tier)) is not None}
         self._interval = interval
-        self._task: asyncio.Task[None] | None = None
         self.failures: dict[str, str] = {}
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._watch())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
 
     async def look(self) -> None:
         """Try each tier once."""
@@ -58,7 +48,7 @@ class Writable:
             if self.failures.pop(name, None) is not None:
                 log.info("tier-writable", tier=name)
 
-    async def _watch(self) -> None:
+    async def _loop(self) -> None:
         while True:
             await self.look()
             await asyncio.sleep(self._interval)

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import asyncpg
@@ -23,11 +22,11 @@ from gateway.db.uploads import Uploads
 from gateway.db.versions import Versions
 from gateway.db.waiting import Waiting
 from gateway.domain.objects import Attributes, Bucket, VersionRef, WriteCondition
-from processing.births import Prepared, Wish
 from processing.model import Enqueued, NewRun, Outcome, RunState, Verdict
 from processing.ports import Conn
 from storage_tiers.memory import MemoryTier
 from storage_tiers.placement import Placement
+from tests.births import Births
 from tests.db.rows import pool_of
 
 
@@ -35,9 +34,9 @@ class Engine:
     """Remembers what was enqueued and superseded."""
 
     def __init__(self) -> None:
-        self.births = self
         self.ids = itertools.count(1_000_000)  # of runs that are only remembered; store_objects inserts its own
         self.runs: dict[int, NewRun] = {}
+        self.births: Any = Births(self, claimed=False)
         self.superseded: list[int] = []
 
     async def enqueue(self, conn: Conn, runs: Sequence[NewRun]) -> list[Enqueued]:
@@ -47,20 +46,6 @@ class Engine:
             self.runs[number] = run
             made.append(Enqueued(number, True, False))
         return made
-
-    async def prepare(self, wishes: Sequence[Wish]) -> Prepared:
-        definition: Any = SimpleNamespace(lane="", fingerprint="definition")
-        return Prepared([definition] * len(wishes), [None] * len(wishes), None, 0)
-
-    def release(self, prepared: Prepared) -> None:
-        pass
-
-    def admit(
-        self, prepared: Prepared, runs: Sequence[NewRun | None], found: Sequence[tuple[int, int | None]]
-    ) -> list[Enqueued]:
-        made = [(number, run) for run, (number, _) in zip(runs, found, strict=True) if run is not None]
-        self.runs |= dict(made)
-        return [Enqueued(number, True, False) for number, _ in made]
 
     def launch(self, enqueued: Sequence[Enqueued]) -> None:
         pass

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import boto3
@@ -38,12 +37,12 @@ from gateway.http.listener import Listener
 from gateway.http.pipeline import Pipeline
 from gateway.services import Services
 from gateway.settings import Settings
-from processing.births import Prepared, Wish
 from processing.model import Enqueued, NewRun, Outcome, RunState, Verdict
 from processing.ports import Conn
 from storage_tiers.memory import MemoryTier
 from storage_tiers.placement import Placement
 from storage_tiers.staging import Staging
+from tests.births import Births
 
 T = TypeVar("T")
 PATIENCE = 20.0
@@ -91,9 +90,9 @@ class Engine:
     """Stands in for the real one: a run's outcome follows from its key."""
 
     def __init__(self) -> None:
-        self.births = self
         self.ids = itertools.count(1)
         self.runs: dict[int, NewRun] = {}
+        self.births: Any = Births(self, claimed=True)
         self.decide: Callable[[int, Verdict], Coroutine[Any, Any, None]] | None = None
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -104,20 +103,6 @@ class Engine:
             self.runs[number] = run
             made.append(Enqueued(number, True, True))
         return made
-
-    async def prepare(self, wishes: Sequence[Wish]) -> Prepared:
-        definition: Any = SimpleNamespace(lane="", fingerprint="definition")
-        return Prepared([definition] * len(wishes), [None] * len(wishes), None, 0)
-
-    def release(self, prepared: Prepared) -> None:
-        pass
-
-    def admit(
-        self, prepared: Prepared, runs: Sequence[NewRun | None], found: Sequence[tuple[int, int | None]]
-    ) -> list[Enqueued]:
-        made = [(number, run) for run, (number, _) in zip(runs, found, strict=True) if run is not None]
-        self.runs |= dict(made)
-        return [Enqueued(number, True, True) for number, _ in made]
 
     def launch(self, enqueued: Sequence[Enqueued]) -> None:
         for each in enqueued:

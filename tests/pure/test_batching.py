@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from gateway.db.batching import CROWD, Batcher
+from gateway.db.batching import Batcher
+from processing.journal import CROWD
 
 
 def test_who_is_answered_may_submit_again_at_once() -> None:
