@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
-from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.http.offload import FAST, RECEIVE_LEAST, Intake, Offload
 from gateway.http.pace import Pace, PaceLimits
+from gateway.http.request import Request
 from gateway.s3.errors import S3Error
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -46,7 +46,7 @@ class Body:
 
     def __init__(
         self,
-        request: web.BaseRequest,
+        request: Request,
         *,
         length: int | None,
         limits: PaceLimits,
@@ -63,7 +63,7 @@ class Body:
         self._payload = request.content
         self._decoder = decoder
         self._pace = Pace(limits)
-        self.expects = expects and not self._payload.is_eof() and request.version >= (1, 1)
+        self.expects = expects and not self._payload.is_eof() and request.minor >= 1
         self._started = False
         self._lending = False
         self._offload = offload if decoder is None else None

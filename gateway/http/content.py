@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from aiohttp import web
-
 from gateway.http.offload import Offload
 from gateway.http.pace import Pace, PaceLimits
+from gateway.http.request import Request
 
 
 class Content(Protocol):
@@ -43,7 +42,7 @@ class ContentMissing(Exception):
 
 
 async def stream(
-    request: web.BaseRequest, head: bytes, content: Content, limits: PaceLimits, offload: Offload | None = None
+    request: Request, head: bytes, content: Content, limits: PaceLimits, offload: Offload | None = None
 ) -> tuple[float, int]:
     """Write head and content. Returns (loop time of the head, bytes of the body).
 
@@ -63,7 +62,7 @@ async def stream(
                 raise
             raise ContentBroken(outlet.started, outlet.sent, str(error)) from error
     loop = asyncio.get_running_loop()
-    writer, protocol = request.writer, request.protocol
+    protocol = request.protocol
     pace = Pace(limits)
     size = 0
     started = 0.0
@@ -84,22 +83,22 @@ async def stream(
             chunk = chunk[: length - size]
         if not started:
             started = loop.time()
-            await writer.write(head + chunk if len(chunk) <= 65536 else head, drain=False)  # type: ignore[call-arg]
+            request.write(head + chunk if len(chunk) <= 65536 else head)
             if len(chunk) > 65536:
-                await writer.write(chunk, drain=False)  # type: ignore[call-arg]
+                request.write(chunk)
         else:
-            await writer.write(chunk, drain=False)  # type: ignore[call-arg]
+            request.write(chunk)
         size += len(chunk)
         if protocol.writing_paused:
             before = loop.time()
             try:
                 async with asyncio.timeout(max(pace.patience(), 0)):
-                    await writer.drain()
+                    await request.drain()
             except TimeoutError:
                 raise ContentBroken(started, size, "the reader is below the minimum rate") from None
             pace.account(loop.time() - before, 0)
         pace.account(0, len(chunk))
     if not started:
         started = loop.time()
-        await writer.write(head, drain=False)  # type: ignore[call-arg]
+        request.write(head)
     return started, size

@@ -9,16 +9,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from aiohttp import StreamReader, web
-from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong, TransferEncodingError
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
-from aiohttp.web_protocol import _ErrInfo
+from aiohttp.web_protocol import _PAYLOAD_ACCESS_ERROR, ERROR, _ErrInfo
 
 from gateway.http.body import EndOfStream
 from gateway.http.framing import Framing
 from gateway.http.reply import Sent, malformed
+from gateway.http.request import Request
 from gateway.s3.errors import S3Error
+
+Handler = Callable[[Request], Awaitable[Sent]]
 
 LINE_LIMIT = 64 << 10  # a key of 1,024 bytes escaped threefold, or a presigned query with a session token
 HEADER_LIMIT = 256  # lines
@@ -164,49 +166,89 @@ class Connection(web.RequestHandler):
             self._head_timer.cancel()
             self._head_timer = None
 
-    def log_exception(self, *args: Any, **kwargs: Any) -> None:
-        """A peer that ends in the middle of a refused body, which aiohttp is reading off, is no event."""
-        if not isinstance(kwargs.get("exc_info"), EndOfStream):
-            super().log_exception(*args, **kwargs)
+    # --- requests ------------------------------------------------------------------------------------------------
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer what could not be parsed as HTTP (the pipeline answers everything else)."""
-        if not isinstance(exc, HttpProcessingError):
-            self.log_exception("request failed outside the pipeline", exc_info=exc)
-        if isinstance(exc, LineTooLong | HeadTooLong):
-            error = S3Error("RequestHeaderSectionTooLarge")
-        else:
-            error = S3Error("BadRequest", "An error occurred when parsing the HTTP request.")
-        return malformed(error)  # type: ignore[return-value]
+    async def start(self) -> None:
+        """Serve the connection's requests, one after the other, all in its one task.
+
+        aiohttp's own loop makes a task, a writer and a response object for each, and asks nothing else of them.
+        """
+        manager = cast(Server, self._manager)
+        while not self._force_close:
+            if not self._messages:
+                self._waiter = self._loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+            message, payload = self._messages.popleft()
+            if self._parser is not None:
+                self._parser.message_consumed()
+            if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
+                self._resume_reading_if_drained()
+            manager.requests_count += 1
+            self._request_in_progress = True
+            try:
+                if isinstance(message, _ErrInfo):
+                    await malformed(Request(ERROR, payload, self), _meaning(message.exc))
+                    break
+                sent = await self._serve(Request(message, payload, self), manager.handler)
+                self._keepalive = sent.keep_alive
+                if not payload.is_eof():
+                    await self._linger(payload)
+                payload.set_exception(_PAYLOAD_ACCESS_ERROR)
+            except ConnectionError:
+                break
+            except BaseException:
+                self.force_close()
+                raise
+            finally:
+                self._request_in_progress = False
+                if self._handler_waiter is not None:
+                    self._handler_waiter.set_result(None)
+            if not self._keepalive or self._close or self._force_close:
+                break
+            self._next_keepalive_close_time = close_time = self._loop.time() + self._keepalive_timeout
+            if self._keepalive_handle is None:
+                self._keepalive_handle = self._loop.call_at(close_time, self._process_keepalive)
+        if not self._force_close:
+            self._task_handler = None
+            if self.transport is not None:
+                self.transport.close()
+
+    async def _serve(self, request: Request, handler: Handler) -> Sent:
+        self.body, self.parting = request.content, request.message.upgrade
+        self._current_request = cast(Any, request)
+        try:
+            return await handler(request)
+        finally:
+            self._current_request = None
+
+    async def _linger(self, payload: StreamReader) -> None:
+        """Read and throw away what still comes of a refused body, for a while; then the connection ends."""
+        try:
+            async with asyncio.timeout(0 if self._force_close else self._lingering_time):
+                while not payload.is_eof():
+                    await payload.readany()
+        except Exception:  # too slow, broken off, or no body at all
+            self.close()
+
+
+def _meaning(error: BaseException) -> S3Error:
+    """What could not be parsed as HTTP, as S3 says it (the pipeline answers everything else)."""
+    if isinstance(error, LineTooLong | HeadTooLong):
+        return S3Error("RequestHeaderSectionTooLarge")
+    return S3Error("BadRequest", "An error occurred when parsing the HTTP request.")
 
 
 class Server(web.Server):
     """Makes Connections."""
 
-    def __init__(
-        self, handler: Callable[[web.BaseRequest], Awaitable[Sent]], *, head_timeout: float, **options: Any
-    ) -> None:
-        super().__init__(handler, handler_cancellation=True, **options)  # type: ignore[arg-type]
+    def __init__(self, handler: Handler, *, head_timeout: float, **options: Any) -> None:
+        super().__init__(cast(Any, handler), handler_cancellation=True, **options)
+        self.handler = handler
         self._head_timeout = head_timeout
         self.ending = False
-
-    def _make_request(
-        self,
-        message: RawRequestMessage,
-        payload: StreamReader,
-        protocol: web.RequestHandler,
-        writer: AbstractStreamWriter,
-        task: asyncio.Task[None],
-    ) -> web.BaseRequest:
-        assert isinstance(protocol, Connection)
-        protocol.body, protocol.parting = payload, message.upgrade
-        return super()._make_request(message, payload, protocol, writer, task)
 
     def __call__(self) -> web.RequestHandler:
         return Connection(self, self._head_timeout, loop=self._loop, **self._kwargs)
@@ -217,7 +259,7 @@ class Listener:
 
     def __init__(
         self,
-        handler: Callable[[web.BaseRequest], Awaitable[Sent]],
+        handler: Handler,
         *,
         keepalive: float = 75.0,
         head_timeout: float = 30.0,

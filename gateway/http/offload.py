@@ -22,9 +22,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from aiohttp import web
-
 from gateway.http.pace import Pace, PaceLimits
+from gateway.http.request import Request
 
 T = TypeVar("T")
 
@@ -97,7 +96,7 @@ class Offload:
         self.senders.close()
         self.receivers.close()
 
-    def outlet(self, request: web.BaseRequest, head: bytes, content: object, length: int) -> Outlet | None:
+    def outlet(self, request: Request, head: bytes, content: object, length: int) -> Outlet | None:
         """A way for content to leave by sendfile; None when it has to take the ordinary path."""
         fd = getattr(content, "fd", None)
         if fd is None or length < SEND_LEAST or self.senders.full:
@@ -108,7 +107,7 @@ class Offload:
             return None
         return Outlet(self.senders, transport, fd, cast(Any, content).position, length, head)
 
-    def intake(self, request: web.BaseRequest, pace: Pace, limit: int) -> tuple[bytes, Intake | None]:
+    def intake(self, request: Request, pace: Pace, limit: int) -> tuple[bytes, Intake | None]:
         """What has arrived of a body of limit bytes, and a way for the rest of it; None: it takes the ordinary path.
 
         Raises what the stream raises.
@@ -126,7 +125,7 @@ class Offload:
         return b"".join(held), intake
 
 
-def _plain(request: web.BaseRequest) -> asyncio.Transport | None:
+def _plain(request: Request) -> asyncio.Transport | None:
     """The request's transport when it is an open connection without TLS."""
     transport = request.transport
     if transport is None or transport.is_closing() or transport.get_extra_info("sslcontext") is not None:
@@ -272,9 +271,7 @@ class Intake:
     copy of memory that lies in the cache.
     """
 
-    def __init__(
-        self, offload: Offload, request: web.BaseRequest, transport: asyncio.Transport, rest: int, pace: Pace
-    ) -> None:
+    def __init__(self, offload: Offload, request: Request, transport: asyncio.Transport, rest: int, pace: Pace) -> None:
         self._offload = offload
         self._protocol, self._payload = request.protocol, request.content
         self._transport = transport

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from aiohttp import web
 
 from gateway.domain.objects import Account
 from gateway.domain.policy import ANONYMOUS, Caller, decide
@@ -23,6 +22,7 @@ from gateway.http.body import Body, ClientGone
 from gateway.http.offload import Offload
 from gateway.http.pace import PaceLimits
 from gateway.http.reply import Reply, Sent, document, new_host_id, new_request_id, send
+from gateway.http.request import Request
 from gateway.ops import access, buckets, copy, listing, multipart, objects, service
 from gateway.ops.failures import translate
 from gateway.s3 import chunked, messages, sigv4
@@ -96,7 +96,7 @@ class Pipeline:
         """Requests being served now."""
         return self._in_flight
 
-    async def handle(self, request: web.BaseRequest) -> Sent:
+    async def handle(self, request: Request) -> Sent:
         """Serve one request. Never raises but for cancellation, when the client is gone."""
         loop = asyncio.get_running_loop()
         trace = Trace(new_request_id(), new_host_id(), loop.time())
@@ -127,7 +127,7 @@ class Pipeline:
 
     # --- the steps -----------------------------------------------------------------------------------------------
 
-    async def _answer(self, request: web.BaseRequest, trace: Trace) -> Reply:
+    async def _answer(self, request: Request, trace: Trace) -> Reply:
         try:
             if self._in_flight - self._draining > self._sv.settings.max_in_flight:
                 raise S3Error("SlowDown", headers=SOON)
@@ -165,7 +165,7 @@ class Pipeline:
             if trace.body is not None:
                 trace.body.close()
 
-    def _hosts(self, request: web.BaseRequest, headers: Headers) -> tuple[str, ...]:
+    def _hosts(self, request: Request, headers: Headers) -> tuple[str, ...]:
         """The host values that the request may have been signed for."""
         proxies = self._sv.settings.trusted_proxies
         return signed_hosts(headers, trusted=trusted_peer(request.remote, proxies), secure=request.secure)
@@ -217,7 +217,7 @@ class Pipeline:
         fresh = operation.target is Target.BUCKET
         call.place = await access.enter(call, self._sv, call.bucket, action, expected, fresh)
 
-    def _body(self, request: web.BaseRequest, call: Call, payload: sigv4.Payload, signed: sigv4.Signed | None) -> Body:
+    def _body(self, request: Request, call: Call, payload: sigv4.Payload, signed: sigv4.Signed | None) -> Body:
         """The request's body. Raises MissingContentLength for an upload whose end nothing announces."""
         headers = call.headers
         if (headers.get("transfer-encoding") or "chunked").lower() != "chunked":
@@ -258,7 +258,7 @@ class Pipeline:
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    async def _send(self, request: web.BaseRequest, trace: Trace, reply: Reply) -> Sent:
+    async def _send(self, request: Request, trace: Trace, reply: Reply) -> Sent:
         return await send(
             request,
             reply,
@@ -269,7 +269,7 @@ class Pipeline:
             offload=self._offload,
         )
 
-    def _must_close(self, request: web.BaseRequest, trace: Trace) -> bool:
+    def _must_close(self, request: Request, trace: Trace) -> bool:
         """Whether the connection cannot be used for another request: the server is going down, or too much of this
         one's body is left."""
         protocol = request.protocol
@@ -282,7 +282,7 @@ class Pipeline:
             return True
         return trace.error is not None and (request.content_length or DRAIN) >= DRAIN
 
-    async def _drain(self, request: web.BaseRequest) -> None:
+    async def _drain(self, request: Request) -> None:
         """Read and throw away what a refused client is still sending, within bounds: closing at once would reset the
         connection, and the answer might be lost with it. Nobody is kept waiting by who takes his time here."""
         content, left = request.content, DRAIN
@@ -300,7 +300,7 @@ class Pipeline:
         if left <= 0:
             request.protocol._lingering_time = 0.0
 
-    def _failure(self, request: web.BaseRequest, trace: Trace, error: Exception) -> Reply:
+    def _failure(self, request: Request, trace: Trace, error: Exception) -> Reply:
         known = translate(error)
         if known is None:
             log.error("request failed", exc_info=error, request=trace.request_id, operation=trace.operation)
@@ -309,7 +309,7 @@ class Pipeline:
             log.warning("dependency failed", error=repr(error), request=trace.request_id, operation=trace.operation)
         return self._refusal(request, trace, known)
 
-    def _refusal(self, request: web.BaseRequest, trace: Trace, error: S3Error) -> Reply:
+    def _refusal(self, request: Request, trace: Trace, error: S3Error) -> Reply:
         """An error as S3 says it: a document with the code, or for 304 and HEAD only the head."""
         trace.error = error
         if error.operation is not None:
@@ -322,7 +322,7 @@ class Pipeline:
             reply = document(_error_document(trace, error), error.status)
         return reply.add(error.headers)
 
-    def _report(self, request: web.BaseRequest, trace: Trace, sent: Sent | None, now: float) -> None:
+    def _report(self, request: Request, trace: Trace, sent: Sent | None, now: float) -> None:
         """One line and one set of figures per request, also for those whose client went away (status 499)."""
         status = sent.status if sent is not None else GONE
         code = trace.error.code if trace.error is not None else None

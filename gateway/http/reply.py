@@ -16,11 +16,10 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from aiohttp import web
-
 from gateway.http.content import Content, ContentBroken, stream
 from gateway.http.offload import Offload
 from gateway.http.pace import PaceLimits
+from gateway.http.request import Request
 from gateway.s3 import messages
 from gateway.s3.errors import S3Error
 
@@ -61,7 +60,7 @@ def document(body: bytes, status: int = 200) -> Reply:
 
 @dataclass(slots=True)
 class Sent:
-    """Stands for an answer that has already left; what aiohttp asks of a handler's result.
+    """What became of an answer.
 
     first: loop time at which the head was written. size: bytes of the body that were handed to the socket.
     broken: the body ended early and the connection was cut.
@@ -73,15 +72,9 @@ class Sent:
     size: int
     broken: bool = False
 
-    async def prepare(self, request: web.BaseRequest) -> None:
-        return None
-
-    async def write_eof(self) -> None:
-        return None
-
 
 async def send(
-    request: web.BaseRequest,
+    request: Request,
     reply: Reply,
     request_id: str,
     host_id: str,
@@ -116,23 +109,20 @@ async def send(
     return Sent(keep_alive, reply.status, first, size)
 
 
-async def _write(request: web.BaseRequest, data: bytes, limits: PaceLimits) -> None:
-    writer = request.writer
-    await writer.write(data, drain=False)  # type: ignore[call-arg]
+async def _write(request: Request, data: bytes, limits: PaceLimits) -> None:
+    request.write(data)
     if request.protocol.writing_paused:
         try:
             async with asyncio.timeout(limits.stall):
-                await writer.drain()
+                await request.drain()
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError("the client does not read") from None
 
 
-def _head(
-    request: web.BaseRequest, reply: Reply, request_id: str, host_id: str, length: int, keep_alive: bool
-) -> bytes:
-    minor = min(request.version.minor, 1)
+def _head(request: Request, reply: Reply, request_id: str, host_id: str, length: int, keep_alive: bool) -> bytes:
+    minor = request.minor
     lines = [
         f"HTTP/1.{minor} {reply.status} {REASONS.get(reply.status, '')}",
         f"x-amz-id-2: {host_id}",
@@ -162,28 +152,11 @@ def _date() -> str:
     return _clock[1]
 
 
-@dataclass(slots=True)
-class Malformed:
-    """The answer to what is no HTTP request: written by aiohttp's own path, after which the connection closes."""
-
-    request_id: str
-    host_id: str
-    error: S3Error
-    keep_alive: bool = False
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        body = messages.error(
-            self.error.code,
-            self.error.message,
-            resource=None,
-            request_id=self.request_id,
-            host_id=self.host_id,
-        )
-        reply = document(body, self.error.status)
-        await send(request, reply, self.request_id, self.host_id, PaceLimits(), close=True)
-
-    async def write_eof(self) -> None:
-        return None
+async def malformed(request: Request, error: S3Error) -> None:
+    """Answer what is no HTTP request; the connection closes after it."""
+    request_id, host_id = new_request_id(), new_host_id()
+    body = messages.error(error.code, error.message, resource=None, request_id=request_id, host_id=host_id)
+    await send(request, document(body, error.status), request_id, host_id, PaceLimits(), close=True)
 
 
 def new_request_id() -> str:
@@ -193,7 +166,3 @@ def new_request_id() -> str:
 
 def new_host_id() -> str:
     return b64encode(os.urandom(36)).decode("ascii")
-
-
-def malformed(error: S3Error) -> Malformed:
-    return Malformed(new_request_id(), new_host_id(), error)
