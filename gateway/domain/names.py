@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from gateway.s3.errors import S3Error
 
@@ -15,6 +16,7 @@ _PREFIXES = ("xn--", "sthree-", "amzn-s3-demo-")
 _SUFFIXES = ("-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3")
 
 
+@lru_cache(maxsize=4096)  # every request names one
 def valid_bucket(name: str) -> bool:
     """Whether a bucket of that name may exist. The reserved prefixes and suffixes belong to other kinds of buckets."""
     return (

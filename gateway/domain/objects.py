@@ -9,6 +9,8 @@ from enum import IntEnum
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 
 class State(IntEnum):
     """A version's state; the numbers are those of the ``version`` table."""
@@ -58,8 +60,7 @@ class Bucket:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRef:
+class VersionRef(msgspec.Struct, frozen=True):
     """Names one version for good: seq is unique per key, rnd guards against reuse."""
 
     bucket_id: int
@@ -113,8 +114,7 @@ class Extent:
     digest: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(msgspec.Struct, frozen=True):
     """One version (or delete marker) as a read needs it."""
 
     ref: VersionRef
@@ -149,8 +149,7 @@ class Version:
         return NULL_ID if self.is_null else self.ref.version_id
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True):
     """What a key (or one of its versions) is at this moment.
 
     version is None when there is nothing at all under that name. newer is the state (failed or

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gateway.domain.names import check_bucket, check_key
 from gateway.s3.errors import S3Error
 from gateway.s3.headers import Headers, Query, decode_path, split_host
@@ -22,8 +24,7 @@ __all__ = ["Call", "Headers", "Parsed", "Query", "Target", "parse", "split_targe
 _NOT_BUCKETS = frozenset({"WriteGetObjectResponse"})
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(msgspec.Struct, frozen=True):
     """A request taken apart. path is raw, as it was sent and as it is signed; key is decoded, once."""
 
     method: str

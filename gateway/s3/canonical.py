@@ -10,7 +10,8 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from gateway.s3.headers import Headers
 
-_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*\Z")
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9._~/-]*")
 _BLANKS = re.compile(r"[ \t]+")
 
 
@@ -22,6 +23,8 @@ def canonical_paths(raw: str) -> tuple[str, ...]:
     plain "/" for %2F. Clients that send one spelling and sign the other are right by that rule. Both decode to the
     same key, so that accepting either binds the signature to the same object.
     """
+    if _PLAIN_PATH.fullmatch(raw):
+        return (raw,)
     decoded = unquote_to_bytes(raw.encode("utf-8", "surrogateescape"))
     encoded = quote_from_bytes(decoded, safe="/")
     return (raw,) if encoded == raw else (raw, encoded)
@@ -32,16 +35,18 @@ def canonical_query(raw: str) -> str:
 
     X-Amz-Signature is left out. Sorting has to come after the encoding: "[" is after "B", "%5B" before it.
     """
-    pairs = []
-    for piece in raw.split("&"):
-        if not piece:
-            continue
-        name, _, value = piece.partition("=")
-        encoded = _recode(name)
-        if encoded != "X-Amz-Signature":
-            pairs.append((encoded, _recode(value)))
-    pairs.sort()
-    return "&".join(f"{name}={value}" for name, value in pairs)
+    if not raw:
+        return ""
+    pairs = [piece.partition("=") for piece in raw.split("&") if piece]
+    encoded = [
+        (
+            name if _UNRESERVED.fullmatch(name) else _recoded(name),
+            "=",
+            value if _UNRESERVED.fullmatch(value) else _recoded(value),
+        )
+        for name, _, value in pairs
+    ]
+    return "&".join(["".join(pair) for pair in sorted(encoded) if pair[0] != "X-Amz-Signature"])
 
 
 def canonical_requests(
@@ -63,7 +68,7 @@ def canonical_requests(
         if lines is None:
             return
         for path, host in product(paths, hosts):
-            block = "".join(f"{name}:{host if name == 'host' else value}\n" for name, value in lines)
+            block = "".join([f"{name}:{host if name == 'host' else value}\n" for name, value in lines])
             yield f"{method}\n{path}\n{query}\n{block}\n{names}\n{content_sha256}"
 
 
@@ -86,12 +91,8 @@ def _header_lines(headers: Headers, signed_headers: Sequence[str], latin: bool) 
     return lines if found or not latin else None
 
 
-def _recode(text: str) -> str:
-    """A query name or value in S3's encoding; "+" stands for a blank."""
-    return text if _UNRESERVED.match(text) else _recoded(text)
-
-
 @lru_cache(maxsize=1024)  # clients repeat themselves: a credential, a list of headers
 def _recoded(text: str) -> str:
+    """A query name or value in S3's encoding; "+" stands for a blank."""
     raw = text.replace("+", " ").encode("utf-8", "surrogateescape")
     return quote_from_bytes(unquote_to_bytes(raw), safe="")

@@ -15,20 +15,22 @@ from urllib.parse import unquote_to_bytes
 from gateway.s3.errors import S3Error
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_PLAIN_QUERY = re.compile(r"[\x00-\x24\x26-\x2a\x2c-\x7f]*")  # neither "%" nor "+": itself
 _BLANKS = " \t"
 
-# The parameters that make a presigned URL, lower-case; none of them stands for a header.
-PRESIGN = frozenset(
+# The parameters that make a presigned URL; none of them stands for a header.
+PRESIGNED = frozenset(
     {
-        "x-amz-algorithm",
-        "x-amz-credential",
-        "x-amz-date",
-        "x-amz-expires",
-        "x-amz-signedheaders",
-        "x-amz-signature",
-        "x-amz-security-token",
+        "X-Amz-Algorithm",
+        "X-Amz-Credential",
+        "X-Amz-Date",
+        "X-Amz-Expires",
+        "X-Amz-SignedHeaders",
+        "X-Amz-Signature",
+        "X-Amz-Security-Token",
     }
 )
+PRESIGN = frozenset(name.lower() for name in PRESIGNED)
 
 
 class Headers:
@@ -41,9 +43,14 @@ class Headers:
         self._items: list[tuple[str, str]] = []
         self._map: dict[str, list[str]] = {}
         for raw_name, raw_value in pairs:
-            name, value = _text(raw_name).lower(), _text(raw_value).strip(_BLANKS)
+            name = _name(raw_name)
+            text = raw_value if isinstance(raw_value, str) else raw_value.decode("utf-8", "surrogateescape")
+            value = text.strip(_BLANKS)
             self._items.append((name, value))
-            self._map.setdefault(name, []).append(value)
+            if (values := self._map.get(name)) is None:
+                self._map[name] = [value]
+            else:
+                values.append(value)
 
     def get(self, name: str, default: str | None = None) -> str | None:
         """The value of a lower-case name; repeated lines are one list joined by commas (RFC 9110, 5.3)."""
@@ -62,7 +69,7 @@ class Headers:
         Signers move x-amz-* headers there (JavaScript's, for one, moves all), and S3 reads them as the headers they
         stand for. They are signed with the query; a header of the same name wins.
         """
-        if "X-Amz-Signature" not in query:
+        if "X-Amz-Signature" not in query or query.names <= PRESIGNED:
             return
         moved = []
         for name, value in query.pairs:
@@ -83,11 +90,12 @@ class Headers:
 
     def items(self) -> Sequence[tuple[str, str]]:
         """(lower-case name, value) of every line."""
-        return tuple(self._items)
+        return self._items
 
 
-def _text(value: bytes | str) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
+@lru_cache(maxsize=1024)  # there are not many names
+def _name(raw: bytes | str) -> str:
+    return (raw if isinstance(raw, str) else raw.decode("utf-8", "surrogateescape")).lower()
 
 
 class Query:
@@ -97,10 +105,13 @@ class Query:
 
     def __init__(self, raw: str = "") -> None:
         self.raw = raw
-        self.pairs: tuple[tuple[str, str], ...] = tuple(_decode_pairs(raw))
+        self.pairs: tuple[tuple[str, str], ...] = _decode_pairs(raw) if raw else ()
         self._map: dict[str, list[str]] = {}
         for name, value in self.pairs:
-            self._map.setdefault(name, []).append(value)
+            if (values := self._map.get(name)) is None:
+                self._map[name] = [value]
+            else:
+                values.append(value)
         self.names: frozenset[str] = frozenset(self._map)
 
     def get(self, name: str, default: str | None = None) -> str | None:
@@ -115,24 +126,22 @@ class Query:
         return name in self._map
 
 
-def _decode_pairs(raw: str) -> Iterator[tuple[str, str]]:
-    if not raw:
-        return
+def _decode_pairs(raw: str) -> tuple[tuple[str, str], ...]:
     if _BAD_ESCAPE.search(raw):
         raise S3Error("InvalidURI")
-    for piece in raw.split("&"):
-        if piece:
-            name, _, value = piece.partition("=")
-            yield _decode_query(name), _decode_query(value)
+    pairs = [piece.partition("=") for piece in raw.split("&") if piece]
+    return tuple(
+        [
+            (
+                name if _PLAIN_QUERY.fullmatch(name) else _decoded(name),
+                value if _PLAIN_QUERY.fullmatch(value) else _decoded(value),
+            )
+            for name, _, value in pairs
+        ]
+    )
 
 
-def _decode_query(text: str) -> str:
-    """A query's "+" is a blank (HTML forms, and S3), a path's is a plus sign."""
-    if "%" not in text and "+" not in text and text.isascii():
-        return text
-    return _decoded(text)
-
-
+# A query's "+" is a blank (HTML forms, and S3), a path's is a plus sign.
 @lru_cache(maxsize=1024)  # clients repeat themselves: a credential, a prefix
 def _decoded(text: str) -> str:
     try:
@@ -143,6 +152,8 @@ def _decoded(text: str) -> str:
 
 def decode_path(raw: str) -> bytes:
     """A raw path (or a part of one) decoded once. Raises InvalidURI for a broken escape or bytes that are no UTF-8."""
+    if "%" not in raw and raw.isascii():
+        return raw.encode()
     if _BAD_ESCAPE.search(raw):
         raise S3Error("InvalidURI")
     decoded = unquote_to_bytes(raw.encode("utf-8", "surrogateescape"))

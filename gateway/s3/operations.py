@@ -389,7 +389,7 @@ _SPECIFIC: Mapping[tuple[str, Target], tuple[Operation, ...]] = {
 
 # Most requests select by nothing: what may select at all, and the row that is meant then.
 _SELECTING: frozenset[str] = SUBRESOURCES.union(*(row.selectors for row in OPERATIONS))
-_HEADERS: tuple[str, ...] = tuple({row.header for row in OPERATIONS if row.header is not None})
+_HEADERS: frozenset[str] = frozenset(row.header for row in OPERATIONS if row.header is not None)
 _PLAIN: Mapping[tuple[str, Target], Operation] = {
     (row.method, row.target): row for row in OPERATIONS if not row.selectors and row.header is None
 }
@@ -429,10 +429,10 @@ def identify(method: str, target: Target, query: Query, headers: Headers) -> Ope
     names = query.names
     asked = names & SUBRESOURCES
     row = None
-    if _SELECTING.isdisjoint(names) and not any(name in headers for name in _HEADERS):
+    if _SELECTING.isdisjoint(names) and _HEADERS.isdisjoint(headers):
         row = _PLAIN.get((method, target))
     row = row or next((row for row in _SPECIFIC.get((method, target), ()) if _matches(row, query, headers)), None)
-    if row is not None and asked <= row.selectors:
+    if row is not None and (not asked or asked <= row.selectors):
         _check_upload(row, names)
         return row
     if not asked:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
+
+import msgspec
 
 from gateway.s3.call import split_target
 from gateway.s3.canonical import canonical_paths, canonical_query, canonical_requests
@@ -59,12 +60,12 @@ _PRESIGN = (
     "X-Amz-SignedHeaders",
     "X-Amz-Expires",
 )
+_SIGNING = frozenset(_PRESIGN[:3])  # any of them says that the URL is meant to be presigned
 # x-amz-content-sha256 stands in the canonical request whether or not it is among the signed headers; a content
 # delivery network adds its request id behind the signer's back.
 _MAY_BE_UNSIGNED = frozenset({"x-amz-content-sha256", "x-amz-cf-id"})
 
 _ISO = re.compile(r"[0-9]{8}T[0-9]{6}Z\Z")
-_DAY = re.compile(r"[0-9]{8}\Z")
 _ACCESS_KEY = re.compile(r"[\x21-\x7e]{1,128}\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
 
@@ -72,8 +73,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
 Malformed = Callable[..., S3Error]
 
 
-@dataclass(frozen=True, slots=True)
-class Presented:
+class Presented(msgspec.Struct, frozen=True):
     """A well-formed, timely authentication whose signature has yet to be compared."""
 
     access_key: str
@@ -96,8 +96,7 @@ class Presented:
         return f"{self.day}/{self.region}/{SERVICE}/{TERMINAL}"
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
+class Signed(msgspec.Struct, frozen=True):
     """A verified signature, and what the signatures of chunks chain on from."""
 
     access_key: str
@@ -126,7 +125,7 @@ def read(
     may have signed as Host (default: the Host header, see headers.signed_hosts). Raises S3Error.
     """
     lines = [line for line in headers.all("authorization") if line]
-    header_v4, query_v4 = bool(lines), any(name in query for name in _PRESIGN[:3])
+    header_v4, query_v4 = bool(lines), not _SIGNING.isdisjoint(query.names)
     query_v2 = "Signature" in query and "AWSAccessKeyId" in query
     if len(lines) > 1 or header_v4 + query_v4 + query_v2 > 1:
         raise invalid_argument("Authorization", ", ".join(lines) or None, _ONE_MECHANISM)
@@ -146,7 +145,7 @@ def read(
         raise _wrong_day(day, timestamp, presigned=query_v4)
     if not _ACCESS_KEY.match(access_key):
         raise unknown_key(access_key)
-    signed_headers = tuple(name.strip().lower() for name in names.split(";") if name.strip())
+    signed_headers = _signed_names(names)
     payload, content_sha256 = _read_payload(headers, query, signed_headers, presigned=query_v4)
     _check_signed(headers, signed_headers)
     token = headers.get("x-amz-security-token") or query.get("X-Amz-Security-Token")
@@ -268,9 +267,9 @@ def _read_query(query: Query, now: datetime) -> tuple[tuple[str, str, str], str]
         raise S3Error("NotImplemented", f"{_ECDSA} is not implemented")
     if algorithm is not None and algorithm != ALGORITHM:
         raise _malformed_parameters('X-Amz-Algorithm only supports "AWS4-HMAC-SHA256"')
-    if not all(query.get(name) for name in _PRESIGN):
+    _, credential, signature, timestamp, names, expires_text = values = [query.get(name) or "" for name in _PRESIGN]
+    if not all(values):
         raise S3Error("AuthorizationQueryParametersError")
-    timestamp, expires_text = query.get("X-Amz-Date") or "", query.get("X-Amz-Expires") or ""
     when = _parse_iso(timestamp)
     if when is None:
         raise _malformed_parameters("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"")
@@ -288,7 +287,6 @@ def _read_query(query: Query, now: datetime) -> tuple[tuple[str, str, str], str]
         raise S3Error("AccessDenied", "Request is not yet valid", more={"X-Amz-Date": milliseconds, **_times(end, now)})
     if now > end:
         raise S3Error("AccessDenied", "Request has expired", more={"X-Amz-Expires": expires_text, **_times(end, now)})
-    credential, names, signature = (query.get(_PRESIGN[i]) or "" for i in (1, 4, 2))
     return (credential, names, signature), timestamp
 
 
@@ -310,7 +308,7 @@ def _read_credential(
         raise malformed(f'incorrect service "{service}". This endpoint belongs to "{SERVICE}".')
     if terminal != TERMINAL:
         raise malformed(f'incorrect terminal "{terminal}". This endpoint uses "{TERMINAL}".')
-    if not _DAY.match(day) or _parse_iso(f"{day}T000000Z") is None:
+    if _parse_iso(f"{day}T000000Z") is None:
         raise malformed(f'incorrect date format "{day}". This date in the credential must be in the format "yyyyMMdd".')
     return access_key, day, scope_region
 
@@ -318,6 +316,11 @@ def _read_credential(
 def unknown_key(access_key: str) -> S3Error:
     """What the caller of read() answers when nobody has that access key."""
     return S3Error("InvalidAccessKeyId", AWSAccessKeyId=access_key)
+
+
+@lru_cache(maxsize=1024)  # clients repeat themselves
+def _signed_names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip().lower() for name in text.split(";") if name.strip())
 
 
 def _read_payload(
