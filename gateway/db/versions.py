@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from enum import IntEnum
+from typing import Literal, NamedTuple
 
 import asyncpg
 
@@ -13,8 +14,9 @@ from gateway.domain.objects import Bucket, Extent, Resolved, State, Version, Ver
 
 Which = Literal["null"] | tuple[int, int] | None
 CURRENT: None = None
-NULL: Literal["null"] = "null"
+ABSENT = Resolved(0, None)
 
+# In the order of Version's fields; what comes before them is taken apart in _resolved.
 COLUMNS = """v.bucket_id, v.key, v.seq, v.rnd, v.is_null, v.state, v.etag, v.size, v.modified, v.storage_class,
     v.content_type, v.headers, v.metadata, v.tags, v.checksums, v.checksum_type, v.digest, v.acl, v.owner_id, v.parts,
     v.extents, v.code, v.detail, v.processing, v.generation, v.run_id, v.restoring, v.restored_until, v.expires_at"""
@@ -46,9 +48,9 @@ SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now, true AS
   {CONTENT}
 """
 
-# mode 1: the version with this seq and rnd. 2: the null version a read resolves to: the current one, else
-# the newest that is not skipped, else the newest. 3: the newest ready version (while_scanning = previous), else the
-# newest not skipped. 4: as 1, null versions too, whose seq and rnd only the gateway knows.
+# mode 0 is that statement's. 1: the version with this seq and rnd. 2: the null version a read resolves to: the
+# current one, else the newest that is not skipped, else the newest. 3: the newest ready version (while_scanning =
+# previous), else the newest not skipped. 4: as 1, null versions too, whose seq and rnd only the gateway knows.
 RESOLVE_OTHER = f"""
 SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now,
        v.seq IS NOT DISTINCT FROM h.current_seq AS is_current,
@@ -81,7 +83,7 @@ SELECT q.i, b.generation AS bucket_generation, clock_timestamp() AS now,
   {CONTENT}
 """
 
-MODES = {"id": 1, "null": 2, "ready": 3, "internal": 4}
+STATES = {state.value: state for state in State}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +97,25 @@ class VersionPart:
     checksums: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Mode(IntEnum):
+    """Which version of its key a lookup means; the numbers are those of RESOLVE_OTHER."""
+
+    CURRENT = 0
+    ID = 1
+    NULL = 2
+    READY = 3
+    INTERNAL = 4  # as ID, null versions too
+
+
+class Lookup(NamedTuple):
+    """content: bring the bytes of a small ready object along. seq and rnd: of the version, where mode names one."""
+
     bucket_id: int
     key: bytes
-    which: Which
-    prefer_ready: bool
     content: bool
-    internal: bool = False  # name a null version by its seq and rnd, as the gateway itself does
-
-    @property
-    def pair(self) -> tuple[int, int]:
-        return self.which if isinstance(self.which, tuple) else (0, 0)
-
-    @property
-    def mode(self) -> str:
-        if isinstance(self.which, tuple):
-            return "internal" if self.internal else "id"
-        return "null" if self.which == NULL else "ready" if self.prefer_ready else "current"
+    mode: int
+    seq: int = 0
+    rnd: int = 0
 
 
 class Versions:
@@ -126,32 +129,28 @@ class Versions:
         self, bucket: Bucket, key: bytes, which: Which = CURRENT, prefer_ready: bool = False, content: bool = True
     ) -> Resolved:
         """What (bucket, key) is, or one version of it. content: bring the bytes of a small ready object along."""
-        return await self._lookups.submit(Lookup(bucket.id, key, which, prefer_ready, content))
+        if which is None:
+            lookup = Lookup(bucket.id, key, content, Mode.READY if prefer_ready else Mode.CURRENT)
+        elif isinstance(which, tuple):
+            lookup = Lookup(bucket.id, key, content, Mode.ID, *which)
+        else:
+            lookup = Lookup(bucket.id, key, content, Mode.NULL)
+        return await self._lookups.submit(lookup)
 
     async def again(self, ref: VersionRef, content: bool = True) -> Resolved:
         """The version that was resolved before, whatever the key is by now (null versions too)."""
-        return await self._lookups.submit(Lookup(ref.bucket_id, ref.key, (ref.seq, ref.rnd), False, content, True))
+        return await self._lookups.submit(Lookup(ref.bucket_id, ref.key, content, Mode.INTERNAL, ref.seq, ref.rnd))
 
     async def _look_up(self, lookups: list[Lookup]) -> Sequence[Resolved | Exception]:
-        results: list[Resolved | Exception] = [Resolved(0, None)] * len(lookups)
-        current = [i for i, q in enumerate(lookups) if q.mode == "current"]
-        other = [i for i, q in enumerate(lookups) if q.mode != "current"]
+        results: list[Resolved | Exception] = [ABSENT] * len(lookups)
+        current = [(i, *q) for i, q in enumerate(lookups) if q.mode == Mode.CURRENT]
+        other = [(i, *q) for i, q in enumerate(lookups) if q.mode != Mode.CURRENT]
         async with self._pool.acquire() as conn:
-            if current:
-                rows = await conn.fetch(RESOLVE_CURRENT, *_columns(lookups, current))
-                for row in rows:
-                    results[row["i"]] = _resolved(row)
+            rows = await conn.fetch(RESOLVE_CURRENT, *list(zip(*current, strict=True))[:4]) if current else []
             if other:
-                pairs = [lookups[i].pair for i in other]
-                rows = await conn.fetch(
-                    RESOLVE_OTHER,
-                    *_columns(lookups, other),
-                    [MODES[lookups[i].mode] for i in other],
-                    [pair[0] for pair in pairs],
-                    [pair[1] for pair in pairs],
-                )
-                for row in rows:
-                    results[row["i"]] = _resolved(row)
+                rows = rows + await conn.fetch(RESOLVE_OTHER, *zip(*other, strict=True))
+        for row in rows:
+            results[row[0]] = _resolved(row)
         return results
 
     async def extents(self, version: Version) -> list[Extent]:
@@ -186,66 +185,23 @@ class Versions:
         return parts[0] if parts and parts[0].number == number else None
 
 
-def version_of(row: asyncpg.Record) -> Version:
-    """A row with COLUMNS as a value."""
-    return Version(
-        ref=VersionRef(row["bucket_id"], row["key"], row["seq"], row["rnd"]),
-        is_null=row["is_null"],
-        state=State(row["state"]),
-        etag=row["etag"] or "",
-        size=row["size"],
-        modified=row["modified"],
-        storage_class=row["storage_class"],
-        content_type=row["content_type"],
-        headers=row["headers"],
-        metadata=row["metadata"],
-        tags=row["tags"],
-        checksums=row["checksums"],
-        checksum_type=row["checksum_type"],
-        digest=row["digest"],
-        acl=row["acl"],
-        owner_id=row["owner_id"],
-        parts=row["parts"],
-        extents=row["extents"],
-        code=row["code"],
-        detail=row["detail"],
-        processing=row["processing"],
-        generation=row["generation"],
-        run_id=row["run_id"],
-        restoring=row["restoring"],
-        restored_until=row["restored_until"],
-        expires_at=row["expires_at"],
-    )
-
-
-def _columns(lookups: Sequence[Lookup], chosen: Sequence[int]) -> tuple[list[Any], ...]:
-    return (
-        list(chosen),
-        [lookups[i].bucket_id for i in chosen],
-        [lookups[i].key for i in chosen],
-        [lookups[i].content for i in chosen],
-    )
-
-
 def _resolved(row: asyncpg.Record) -> Resolved:
-    if row["bucket_generation"] is None:
-        return Resolved(0, None, now=row["now"])
-    if row["seq"] is None:
-        return Resolved(row["bucket_generation"], None, now=row["now"])
-    version = version_of(row)
-    extent = None
-    if row["blob"] is not None and version.size:
-        extent = Extent(row["blob"], row["blob_offset"], version.size, row["tier"], row["corrupt"])
-    inline = row["bytes"]
-    if inline is not None and len(inline) != version.size:  # a ranged copy shares a part of the bytes
-        inline = inline[row["blob_offset"] : row["blob_offset"] + version.size]
+    _, generation, now, is_current, newer, newer_run, blob, tier, damaged, offset, inline, *columns = row
+    if generation is None:
+        return Resolved(0, None, now=now)
+    bucket_id, key, seq, rnd, is_null, state, etag, size, *rest = columns
+    if seq is None:
+        return Resolved(generation, None, now=now)
+    version = Version(VersionRef(bucket_id, key, seq, rnd), is_null, STATES[state], etag or "", size, *rest)
+    if inline is not None and len(inline) != size:  # a ranged copy shares a part of the bytes
+        inline = inline[offset : offset + size]
     return Resolved(
-        generation=row["bucket_generation"],
-        version=version,
-        newer=State(row["newer_state"]) if row["newer_state"] is not None else None,
-        newer_run=row["newer_run"],
-        is_current=row["is_current"],
-        extent=extent,
-        inline=inline,
-        now=row["now"],
+        generation,
+        version,
+        None if newer is None else STATES[newer],
+        newer_run,
+        is_current,
+        Extent(blob, offset, size, tier, damaged) if blob is not None and size else None,
+        inline,
+        now,
     )
