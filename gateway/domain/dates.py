@@ -26,7 +26,7 @@ def parse_date(text: str) -> datetime | None:
 
 def http_date(moment: datetime) -> str:
     """An aware time as a header shows it."""
-    at = moment.astimezone(UTC)
+    at = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     return (
         f"{DAYS[at.weekday()]}, {at.day:02} {MONTHS[at.month - 1]} {at.year:04}"
         f" {at.hour:02}:{at.minute:02}:{at.second:02} GMT"

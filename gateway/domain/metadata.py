@@ -198,6 +198,9 @@ def _directive(headers: Fields, what: str) -> str:
 class Parameters(Protocol):
     """Decoded query parameters."""
 
+    @property
+    def names(self) -> frozenset[str]: ...
+
     def get(self, name: str, default: str | None = None) -> str | None: ...
 
 
@@ -217,6 +220,8 @@ def overrides(query: Parameters, *, signed: bool) -> dict[str, str]:
     Raises InvalidRequest when the request is anonymous, InvalidArgument for a value no header can hold.
     """
     headers: dict[str, str] = {}
+    if _OVERRIDES.keys().isdisjoint(query.names):
+        return headers
     for parameter, name in _OVERRIDES.items():
         value = query.get(parameter)
         if not value:

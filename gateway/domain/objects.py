@@ -21,10 +21,8 @@ class State(IntEnum):
     FAILED = 4
     MARKER = 5
 
-    @property
-    def word(self) -> str:
-        """The state as ``x-sluice-state`` shows it."""
-        return self.name.lower()
+    def __init__(self, _: int) -> None:
+        self.word: str = self._name_.lower()  # as ``x-sluice-state`` shows it
 
 
 class Versioning(IntEnum):

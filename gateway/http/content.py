@@ -18,7 +18,8 @@ from gateway.http.request import Request
 class Content(Protocol):
     """Bytes to be sent: exactly length of them.
 
-    Where they are one span of one file, it may have ``fd`` (None otherwise) and ``position``.
+    Where they are one span of one file, it may have ``fd`` (None otherwise) and ``position``; where all of them are
+    at hand, ``inline``.
     """
 
     @property

@@ -86,6 +86,7 @@ class Pipeline:
         self._in_flight = 0
         self._draining = 0  # of them: answered, while the rest of a refused body is thrown away
         self._tenants: Counter[int] = Counter()
+        self._log = log.bind()  # once: a logger that is looked up anew for each line costs as much as the line
 
     def close(self) -> None:
         """Give the threads of large bodies back; nothing may be served any more."""
@@ -338,7 +339,8 @@ class Pipeline:
             "remote": request.remote,
         }
         if trace.parsed is not None:
-            line |= {"bucket": trace.parsed.bucket, "key": trace.parsed.key}
+            line["bucket"] = trace.parsed.bucket
+            line["key"] = trace.parsed.key
         if trace.account is not None:
             line["account"] = trace.account.name
         if code is not None:
@@ -346,10 +348,11 @@ class Pipeline:
         if received:
             line["received"] = received
         if sent is not None:
-            line |= {"sent": size, "first_byte": round(sent.first - trace.started, 6)}
+            line["sent"] = size
+            line["first_byte"] = round(sent.first - trace.started, 6)
             if sent.broken:
                 line["broken"] = True
-        log.info("request", **line, **trace.note)
+        self._log.info("request", **line, **trace.note)
 
 
 def _error_document(trace: Trace, error: S3Error) -> bytes:

@@ -94,9 +94,11 @@ async def send(
             await reply.content.close()
         await _write(request, head, limits)
         return Sent(keep_alive, reply.status, loop.time(), 0)
-    if reply.content is None:
-        await _write(request, head + reply.body, limits)
-        return Sent(keep_alive, reply.status, loop.time(), len(reply.body))
+    held: bytes | None = reply.body if reply.content is None else getattr(reply.content, "inline", None)
+    if held is not None and len(held) == length:
+        await _write(request, head + held, limits)
+        return Sent(keep_alive, reply.status, loop.time(), length)
+    assert reply.content is not None
     try:
         first, size = await stream(request, head, reply.content, limits, offload)
     except ContentBroken as broken:
@@ -124,13 +126,11 @@ async def _write(request: Request, data: bytes, limits: PaceLimits) -> None:
 def _head(request: Request, reply: Reply, request_id: str, host_id: str, length: int, keep_alive: bool) -> bytes:
     minor = request.minor
     lines = [
-        f"HTTP/1.{minor} {reply.status} {REASONS.get(reply.status, '')}",
-        f"x-amz-id-2: {host_id}",
-        f"x-amz-request-id: {request_id}",
-        f"Date: {_date()}",
-        f"Server: {SERVER}",
+        f"HTTP/1.{minor} {reply.status} {REASONS.get(reply.status, '')}\r\nx-amz-id-2: {host_id}\r\n"
+        f"x-amz-request-id: {request_id}\r\nDate: {_date()}\r\nServer: {SERVER}"
     ]
-    lines += [f"{name}: {value.translate(CONTROLS)}" for name, value in reply.headers]
+    for name, value in reply.headers:
+        lines.append(f"{name}: {value if value.isprintable() else value.translate(CONTROLS)}")
     if reply.status not in BODILESS:
         lines.append(f"Content-Length: {length}")
     if not keep_alive:

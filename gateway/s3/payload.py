@@ -29,22 +29,12 @@ class PayloadForm(Enum):
     STREAMING_SIGNED_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
     STREAMING_UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 
-    @property
-    def chunked(self) -> bool:
-        """Whether the body is aws-chunked."""
-        return self.value.startswith("STREAMING-")
-
-    @property
-    def signed_chunks(self) -> bool:
-        return self in (PayloadForm.STREAMING_SIGNED, PayloadForm.STREAMING_SIGNED_TRAILER)
-
-    @property
-    def trailer(self) -> bool:
-        """Whether trailers may follow the last chunk."""
-        return self.value.endswith("-TRAILER")
+    def __init__(self, text: str) -> None:
+        self.chunked = text.startswith("STREAMING-")  # whether the body is aws-chunked
+        self.signed_chunks = text.startswith("STREAMING-AWS4-HMAC-")
+        self.trailer = text.endswith("-TRAILER")  # whether trailers may follow the last chunk
 
 
-_FORMS = {form.value: form for form in PayloadForm if form is not PayloadForm.HASH}
 _ECDSA = frozenset({"STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD", "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD-TRAILER"})
 
 
@@ -56,11 +46,14 @@ class Payload:
     sha256: str | None = None
 
 
+_PAYLOADS = {form.value: Payload(form) for form in PayloadForm if form is not PayloadForm.HASH}
+
+
 def parse_payload(text: str) -> Payload:
     """The payload a value of x-amz-content-sha256 announces. Raises InvalidArgument, NotImplemented for ECDSA."""
-    form = _FORMS.get(text)
-    if form is not None:
-        return Payload(form)
+    payload = _PAYLOADS.get(text)
+    if payload is not None:
+        return payload
     if _HEX64.match(text):
         return Payload(PayloadForm.HASH, text.lower())
     if text in _ECDSA:

@@ -18,6 +18,7 @@ HIDDEN = frozenset({
     "admin_token", "session_token", "x-amz-signature", "x-amz-security-token", "cookie", "master_key", "dsn",
     "database_url", "body", "content",
 })  # fmt: skip
+NAMES = 1024  # of fields that are remembered as harmless
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -103,14 +104,19 @@ def _facts(process: str) -> structlog.typing.Processor:
     """Adds level, time and process, hides what must not be seen, and shows bytes (keys) as text, what is no UTF-8
     escaped: one walk over the fields."""
     second, stamp = -1, ""
+    harmless: set[str] = set()  # names seen before; they stand in the code, so there are not many
 
     def add(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         nonlocal second, stamp
         for name, value in event.items():
             if isinstance(value, bytes):
                 event[name] = value.decode("utf-8", "backslashreplace")
-            if name in HIDDEN or name.lower() in HIDDEN:
+            if name in harmless:
+                continue
+            if name.lower() in HIDDEN:
                 event[name] = "(hidden)"
+            elif len(harmless) < NAMES:
+                harmless.add(name)
         now = time.time()
         if int(now) != second:
             second = int(now)

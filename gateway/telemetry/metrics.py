@@ -88,6 +88,22 @@ ROWS: Mapping[str, Row] = {row.name: row for row in TABLE}
 Series = tuple[str, ...]  # a metric's name and its labels
 
 
+IN_FLIGHT: Series = ("sluice_s3_in_flight",)
+BYTES_IN: Series = ("sluice_s3_bytes_total", "in")
+BYTES_OUT: Series = ("sluice_s3_bytes_total", "out")
+ANSWERS = 4096  # kinds of answers that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The series in which requests of one operation, status and error code count."""
+
+    requests: Series
+    seconds: Series
+    first_byte: Series
+    errors: Series | None
+
+
 class Fold:
     """Maps a label's value to itself when it is known, else to ``other``."""
 
@@ -125,6 +141,7 @@ class Metrics:
         self._sums: dict[Series, float] = {}
         self._seen: dict[Series, list[float]] = {}  # observations by bucket, their sum last
         self._due = False
+        self._answers: dict[tuple[str, int, str | None], Answer] = {}
 
     def flush(self) -> None:
         """Hand over what was counted since the last time."""
@@ -148,13 +165,18 @@ class Metrics:
 
     def _observe(self, value: float, *series: str) -> None:
         with self._lock:
-            seen = self._seen.get(series)
-            if seen is None:
-                seen = self._seen[series] = [0.0] * (len(ROWS[series[0]].buckets) + 2)
-            seen[bisect_left(ROWS[series[0]].buckets, value)] += 1
-            seen[-1] += value
+            self._see(value, series)
         if not self._due:
             self._flush_soon()
+
+    def _see(self, value: float, series: Series) -> None:
+        """Under the lock."""
+        buckets = ROWS[series[0]].buckets
+        seen = self._seen.get(series)
+        if seen is None:
+            seen = self._seen[series] = [0.0] * (len(buckets) + 2)
+        seen[bisect_left(buckets, value)] += 1
+        seen[-1] += value
 
     def _flush_soon(self) -> None:
         try:
@@ -189,18 +211,35 @@ class Metrics:
         sent: int,
     ) -> None:
         """seconds and first_byte count from the request's head; received and sent are body bytes."""
-        operation = self._fold.operations(operation)
-        self._count(-1, "sluice_s3_in_flight")
-        self._count(1, "sluice_s3_requests_total", operation, str(status) if 100 <= status < 600 else OTHER)
-        self._observe(seconds, "sluice_s3_request_seconds", operation)
-        if first_byte is not None:
-            self._observe(first_byte, "sluice_s3_ttfb_seconds", operation)
-        if received:
-            self._count(received, "sluice_s3_bytes_total", "in")
-        if sent:
-            self._count(sent, "sluice_s3_bytes_total", "out")
-        if code is not None:
-            self._count(1, "sluice_s3_errors_total", operation, self._fold.codes(code))
+        series = self._answers.get((operation, status, code)) or self._answer(operation, status, code)
+        with self._lock:
+            sums = self._sums
+            sums[IN_FLIGHT] = sums.get(IN_FLIGHT, 0.0) - 1
+            sums[series.requests] = sums.get(series.requests, 0.0) + 1
+            if received:
+                sums[BYTES_IN] = sums.get(BYTES_IN, 0.0) + received
+            if sent:
+                sums[BYTES_OUT] = sums.get(BYTES_OUT, 0.0) + sent
+            if series.errors is not None:
+                sums[series.errors] = sums.get(series.errors, 0.0) + 1
+            self._see(seconds, series.seconds)
+            if first_byte is not None:
+                self._see(first_byte, series.first_byte)
+        if not self._due:
+            self._flush_soon()
+
+    def _answer(self, operation: str, status: int, code: str | None) -> Answer:
+        """The series that such an answer counts in; remembered, since there are few."""
+        name, number = self._fold.operations(operation), str(status) if 100 <= status < 600 else OTHER
+        made = Answer(
+            ("sluice_s3_requests_total", name, number),
+            ("sluice_s3_request_seconds", name),
+            ("sluice_s3_ttfb_seconds", name),
+            None if code is None else ("sluice_s3_errors_total", name, self._fold.codes(code)),
+        )
+        if len(self._answers) < ANSWERS:
+            self._answers[(operation, status, code)] = made
+        return made
 
     def auth_failed(self, reason: str) -> None:
         self._count(1, "sluice_auth_failures_total", self._fold.codes(reason))
