@@ -121,7 +121,7 @@ class Lookup(NamedTuple):
 class Versions:
     """Looks versions up. One statement serves all lookups that arrive while the last one is in flight."""
 
-    def __init__(self, pool: asyncpg.Pool, flights: int = 4) -> None:
+    def __init__(self, pool: asyncpg.Pool, flights: int = 1) -> None:
         self._pool = pool
         self._lookups: Batcher[Lookup, Resolved] = Batcher(self._look_up, flights=flights, rows=128)
 

@@ -317,6 +317,10 @@ def test_over_the_limit_of_requests_is_slow_down(worker_dsn: str, s3: Any, bucke
         s3.put_object(Bucket=bucket, Key="scan/wait", Body=b"x")
         waiting = [Wire(house.port) for _ in range(2)]
         root, other = signer(house.port, ROOT), signer(house.port, ROOT)
+        with Wire(house.port) as wire:  # from now on the account is known: who is in flight has taken its place
+            wire.send(root.request("GET", f"/{bucket}"))
+            assert wire.answer().status == 200
+        house.wait(lambda: house.pipeline.in_flight == 0)
         waiting[0].send(root.request("GET", f"/{bucket}/scan/wait"))
         house.wait(lambda: house.pipeline.in_flight == 1)
         with Wire(house.port) as wire:
