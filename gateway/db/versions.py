@@ -15,6 +15,7 @@ from gateway.domain.objects import Bucket, Extent, Resolved, State, Version, Ver
 Which = Literal["null"] | tuple[int, int] | None
 CURRENT: None = None
 ABSENT = Resolved(0, None)
+GATHER = 0.001  # seconds that a flight waits for more when the last one had a crowd
 
 # In the order of Version's fields; what comes before them is taken apart in _resolved.
 COLUMNS = """v.bucket_id, v.key, v.seq, v.rnd, v.is_null, v.state, v.etag, v.size, v.modified, v.storage_class,
@@ -123,7 +124,7 @@ class Versions:
 
     def __init__(self, pool: asyncpg.Pool, flights: int = 1) -> None:
         self._pool = pool
-        self._lookups: Batcher[Lookup, Resolved] = Batcher(self._look_up, flights=flights, rows=128)
+        self._lookups: Batcher[Lookup, Resolved] = Batcher(self._look_up, flights=flights, rows=128, gather=GATHER)
 
     async def resolve(
         self, bucket: Bucket, key: bytes, which: Which = CURRENT, prefer_ready: bool = False, content: bool = True

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from gateway.domain.acl import Permission, allows
 from gateway.domain.objects import Account, Bucket
 from gateway.s3.errors import S3Error
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """Who sent a request. account and access_key are None when it was not signed."""
 
     account: Account | None
@@ -36,16 +37,14 @@ class Named(Protocol):
     def action(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectAccess:
+class ObjectAccess(msgspec.Struct, frozen=True):
     """What decides over an object: its owner and its canned ACL."""
 
     owner_id: int
     acl: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """allowed is final unless pending: then the object's own ACL decides (decide_object), once it is known."""
 
     allowed: bool

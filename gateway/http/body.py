@@ -87,6 +87,21 @@ class Body:
     def __aiter__(self) -> AsyncIterator[bytes | memoryview]:
         return self._pieces()
 
+    def at_hand(self) -> bytes | None:
+        """The whole payload, when it came with its head and nothing has to be taken off; None: it has to be read.
+
+        Raises IncompleteBody.
+        """
+        payload = self._payload
+        if self._decoder is not None or self._started or not payload.is_eof() or payload.exception() is not None:
+            return None
+        self._started = True
+        data = payload.read_nowait()
+        self._count(len(data))
+        if self.length is not None and self.received != self.length:
+            raise incomplete(self.received, self.length)
+        return data
+
     async def read(self, limit: int, code: str = "EntityTooLarge") -> bytes:
         """The whole payload of at most limit bytes. Raises S3Error(code) when it is longer."""
         if self.length is not None and self.length > limit:

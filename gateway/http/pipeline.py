@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -137,7 +138,8 @@ class Pipeline:
             trace.parsed = parsed = parse(request.method, request.raw_path, headers, self._sv.settings.domain, hosts)
             operation = resolve(parsed.method, parsed.target, parsed.query, headers)
             trace.operation = operation.name
-            caller, payload, signed = await self._authenticate(parsed, hosts, trace)
+            now = self._sv.clock()
+            caller, payload, signed = await self._authenticate(parsed, hosts, now, trace)
             trace.call = call = Call(
                 request_id=trace.request_id,
                 method=parsed.method,
@@ -149,7 +151,7 @@ class Pipeline:
                 bucket=parsed.bucket,
                 key=parsed.key,
                 caller=caller,
-                now=self._sv.clock(),
+                now=now,
                 secure=request.secure,
                 payload=payload,
             )
@@ -172,7 +174,7 @@ class Pipeline:
         return signed_hosts(headers, trusted=trusted_peer(request.remote, proxies), secure=request.secure)
 
     async def _authenticate(
-        self, parsed: Parsed, hosts: tuple[str, ...], trace: Trace
+        self, parsed: Parsed, hosts: tuple[str, ...], now: datetime, trace: Trace
     ) -> tuple[Caller, sigv4.Payload, sigv4.Signed | None]:
         """Who sends this. Anonymous when nothing is presented; whatever is presented must hold."""
         settings = self._sv.settings
@@ -182,7 +184,7 @@ class Pipeline:
                 parsed.raw_target,
                 parsed.headers,
                 parsed.query,
-                now=self._sv.clock(),
+                now=now,
                 region=settings.region,
                 regions=settings.regions,
                 hosts=hosts,

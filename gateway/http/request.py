@@ -31,7 +31,7 @@ class Request:
     @property
     def minor(self) -> int:
         """Of the HTTP version 1.x: 0 or 1."""
-        return min(self.message.version.minor, 1)
+        return self.message.version[1] and 1
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -47,7 +47,7 @@ class Request:
     def remote(self) -> str | None:
         """The peer's address."""
         peer = self.protocol.peername
-        return None if peer is None else str(peer[0]) if isinstance(peer, tuple | list) else str(peer)
+        return None if peer is None else peer if isinstance(peer, str) else peer[0]
 
     @property
     def secure(self) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
+
+import msgspec
 
 from gateway.domain import acl, policy
 from gateway.domain.objects import Attributes, Bucket, Version
@@ -13,8 +15,7 @@ from gateway.s3.errors import S3Error
 from gateway.services import Services
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A bucket the caller was let into, for one action. pending: the object's own ACL has yet to be asked."""
 
     bucket: Bucket
@@ -85,4 +86,4 @@ def owned(call: Call, bucket: Bucket, attributes: Attributes) -> tuple[Attribute
     """
     allowed = acl.canned_for_object(call.headers.get("x-amz-acl"), bucket.ownership)
     owner = acl.owner_of_new(bucket, allowed, call.caller.account)
-    return replace(attributes, acl=allowed), owner.id
+    return attributes if attributes.acl == allowed else replace(attributes, acl=allowed), owner.id

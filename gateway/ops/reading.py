@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.db.blobs import ContentReader
 from gateway.db.versions import Which
@@ -26,8 +27,7 @@ from storage_tiers.tier import BlobNotFound, ByteSpan
 BUSY_SECONDS = 5  # what Retry-After says of a version whose verdict is still awaited
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(msgspec.Struct, frozen=True):
     """What a read looks at: a version that exists, is no delete marker, and may be seen by the caller."""
 
     place: Place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from gateway.domain import checksums, conditions, metadata
 from gateway.domain.ranges import content_range, parse_range, range_applies
@@ -16,17 +16,15 @@ from storage_tiers.tier import ByteSpan
 MAX_PARTS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """A part of an object, or the whole. span has a length."""
 
     status: int
     span: ByteSpan
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What the request says before any object is looked at."""
 
     part: int | None

@@ -78,6 +78,8 @@ async def receive(
         raise S3Error("EntityTooLarge", ProposedSize=body.length, MaxSizeAllowed=limit)
     tally = Tally((wanted.algorithm, *algorithms))
     threshold = sv.settings.inline_threshold
+    if body.length is not None and body.length <= threshold and (data := body.at_hand()) is not None:
+        return _inline(data, body, wanted, tally)
     chunks = aiter(body)
     held: list[Chunk] = []
     if body.length is None or body.length <= threshold:
@@ -86,10 +88,7 @@ async def receive(
             if body.received > threshold:
                 break
         else:
-            data = b"".join(held)
-            tally.update(data)
-            digests = verify(body, wanted, tally.digests(len(data)))
-            return Received(Inline(data, digests.sha256), digests)
+            return _inline(b"".join(held), body, wanted, tally)
     blob = await _stage(sv, tier)
     sink: Sink | None = None
     try:
@@ -105,6 +104,12 @@ async def receive(
         await unhurried(_undo(sv, blob, sink))
         raise
     return Received(Staged(blob, tier, digests.sha256), digests)
+
+
+def _inline(data: bytes, body: Body, wanted: Wanted, tally: Tally) -> Received:
+    tally.update(data)
+    digests = verify(body, wanted, tally.digests(len(data)))
+    return Received(Inline(data, digests.sha256), digests)
 
 
 async def read_document(call: Call, sv: Services) -> bytes:
