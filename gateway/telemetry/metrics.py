@@ -91,7 +91,6 @@ Series = tuple[str, ...]  # a metric's name and its labels
 IN_FLIGHT: Series = ("sluice_s3_in_flight",)
 BYTES_IN: Series = ("sluice_s3_bytes_total", "in")
 BYTES_OUT: Series = ("sluice_s3_bytes_total", "out")
-ANSWERS = 4096  # kinds of answers that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +228,7 @@ class Metrics:
             self._flush_soon()
 
     def _answer(self, operation: str, status: int, code: str | None) -> Answer:
-        """The series that such an answer counts in; remembered, since there are few."""
+        """The series that such an answer counts in; remembered: operations, statuses and codes stand in tables."""
         name, number = self._fold.operations(operation), str(status) if 100 <= status < 600 else OTHER
         made = Answer(
             ("sluice_s3_requests_total", name, number),
@@ -237,8 +236,7 @@ class Metrics:
             ("sluice_s3_ttfb_seconds", name),
             None if code is None else ("sluice_s3_errors_total", name, self._fold.codes(code)),
         )
-        if len(self._answers) < ANSWERS:
-            self._answers[(operation, status, code)] = made
+        self._answers[(operation, status, code)] = made
         return made
 
     def auth_failed(self, reason: str) -> None:
