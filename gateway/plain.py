@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 
 def plain(value: Any) -> Any:
     """Any value of ours as JSON knows it; keys (bytes) as text, what is no UTF-8 escaped."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {str(plain(key)): plain(each) for key, each in value.items()}
     if isinstance(value, bytes | bytearray | memoryview):
