@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import msgspec
@@ -67,7 +67,11 @@ async def open_pool(dsn: str, size: int, *, statement_cache: bool = True, patien
 
 
 class Pool(asyncpg.Pool):
-    """asyncpg's pool, in which nobody stands in line for longer than patience seconds."""
+    """asyncpg's pool, in which nobody stands in line for longer than patience seconds.
+
+    A connection that is at hand is taken, and one that is whole and idle given back, without the task and the timers
+    that asyncpg makes for either.
+    """
 
     def __init__(self, *args: Any, patience: float, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -77,9 +81,37 @@ class Pool(asyncpg.Pool):
         """Raises TimeoutError. The bound is also that of giving the connection back (asyncpg remembers it)."""
         patience = self.patience if timeout is None else timeout
         try:
+            queue = cast(Any, self)._queue
+            if queue is not None and not queue.empty():
+                connection = await super()._acquire(None)  # type: ignore[misc]
+                connection._holder._timeout = patience
+                return connection
             return await super()._acquire(patience)  # type: ignore[misc]
         except TimeoutError as error:
             raise TimeoutError(f"no database connection within {patience:g} s") from error
+
+    async def release(self, connection: Any, *, timeout: float | None = None) -> None:
+        holder, own = connection._holder, connection._con
+        if own is None or holder._pool is not self or not _whole(holder) or own._listeners or own._log_listeners:
+            return await super().release(connection, timeout=timeout)
+        protocol = own._protocol
+        if protocol.is_in_transaction() or own._top_xact is not None or protocol._is_cancelling():
+            return await super().release(connection, timeout=timeout)
+        own._on_release()
+        holder._timeout = None
+        holder._release()
+        holder._setup_inactive_callback()
+
+
+def _whole(holder: Any) -> bool:
+    """Whether a pool's connection is open, of its present generation, and not yet to be replaced."""
+    connection = holder._con
+    return (
+        connection is not None
+        and not connection.is_closed()
+        and holder._generation == holder._pool._generation
+        and connection._protocol.queries_count < holder._max_queries
+    )
 
 
 async def prepare(conn: asyncpg.Connection) -> None:

@@ -62,6 +62,39 @@ def test_giving_a_connection_back_costs_no_statement(worker_dsn: str) -> None:
         async with pool.acquire() as conn:
             conn.add_query_logger(lambda record: sent.append(record.query))
             await conn.execute("SELECT 1")
+        await asyncio.sleep(0)  # loggers are called in the loop's next turn
         assert sent == ["SELECT 1"]
 
     with_pool(worker_dsn, main)
+
+
+def test_giving_a_connection_back_takes_no_turn_of_the_loop(worker_dsn: str) -> None:
+    async def main(pool: asyncpg.Pool) -> None:
+        turns = 0
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            loop.call_soon(count)
+
+        loop = asyncio.get_running_loop()
+        async with pool.acquire() as conn:
+            await conn.fetchval("SELECT 1")
+            loop.call_soon(count)
+            connection, holder = conn._con, conn._holder
+        assert turns == 0 and holder._in_use is None
+        async with pool.acquire() as conn:
+            assert turns == 0 and conn._con is connection, "what was just given back is at hand"
+
+    with_pool(worker_dsn, main)
+
+
+def test_a_connection_that_ended_meanwhile_is_replaced(worker_dsn: str) -> None:
+    async def main() -> None:
+        async with pool_of(worker_dsn, size=1) as pool:
+            async with pool.acquire() as conn:
+                first = await conn.fetchval("SELECT pg_backend_pid()")
+                conn.terminate()
+            assert await pool.fetchval("SELECT pg_backend_pid()") != first
+
+    asyncio.run(main())
