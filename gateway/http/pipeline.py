@@ -220,9 +220,12 @@ class Pipeline:
         fresh = operation.target is Target.BUCKET
         call.place = await access.enter(call, self._sv, call.bucket, action, expected, fresh)
 
-    def _body(self, request: Request, call: Call, payload: sigv4.Payload, signed: sigv4.Signed | None) -> Body:
-        """The request's body. Raises MissingContentLength for an upload whose end nothing announces."""
+    def _body(self, request: Request, call: Call, payload: sigv4.Payload, signed: sigv4.Signed | None) -> Body | None:
+        """The request's body, None where there is none and none is meant. Raises MissingContentLength for an upload
+        whose end nothing announces."""
         headers = call.headers
+        if call.operation.body is BodyKind.NONE and request.content.is_eof() and not payload.form.chunked:
+            return None
         if (headers.get("transfer-encoding") or "chunked").lower() != "chunked":
             raise S3Error("NotImplemented", Header="Transfer-Encoding")  # or it would be stored as it is coded
         length = headers.get("content-length")
