@@ -7,7 +7,7 @@ following ``last`` neither repeats nor skips. The walks themselves are functions
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
@@ -91,6 +91,7 @@ class PartEntry:
     checksums: Mapping[str, str]
 
 
+T = TypeVar("T")
 Shown = TypeVar("Shown", Entry, VersionEntry, UploadEntry)
 
 
@@ -307,20 +308,15 @@ def _objects(row: asyncpg.Record) -> list[Entry]:
     if not keys:
         return []
     known = {int(i): Account(int(i), of[0], "", of[1] or "", "", False) for i, of in (row["owners"] or {}).items()}
-    owners = map(known.get, row["owner_ids"]) if known else repeat(None)
-    checksums = map(_LOWER.__getitem__, row["algorithms"])
-    return list(
-        map(Entry, keys, row["modified"], row["etags"], row["sizes"], row["classes"], owners, checksums, row["types"])
-    )
+    owners = [known.get(i) for i in row["owner_ids"] or (0,)]
+    checksums = [name and name.lower() for name in row["algorithms"]]
+    shared = (_spread(column, len(keys)) for column in (row["classes"], owners, checksums, row["types"]))
+    return list(map(Entry, keys, row["seconds"], row["etags"], row["sizes"], *shared))
 
 
-class _Lower(dict[str | None, str | None]):
-    def __missing__(self, name: str | None) -> str | None:
-        self[name] = lower = name.lower() if name else None
-        return lower
-
-
-_LOWER = _Lower()
+def _spread(column: Sequence[T], count: int) -> Iterable[T]:
+    """A column whose one element may stand for all."""
+    return column if len(column) == count else repeat(column[0], count)
 
 
 def _version(bucket_id: int, row: asyncpg.Record, owners: dict[int, Owner]) -> VersionEntry:

@@ -13,7 +13,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):  # made by the thousand: a t
     """An object in a listing. etag without quotes; checksum: algorithm by lower-case name."""
 
     key: bytes
-    modified: datetime
+    modified: int  # whole seconds since 1970: a datetime costs several times as much to make, hash and write
     etag: str
     size: int
     storage_class: str = "STANDARD"

@@ -86,7 +86,7 @@ async def list_object_versions(call: Call, sv: Services) -> Reply:
 def _version(version: VersionEntry, owner: Account | None) -> messages.VersionEntry:
     entry = messages.Entry(
         key=version.ref.key,
-        modified=version.modified,
+        modified=int(version.modified.timestamp()),
         etag=version.etag,
         size=version.size,
         storage_class=version.storage_class,

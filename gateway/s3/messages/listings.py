@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from gateway.domain.checksums import BY_NAME
 from gateway.domain.listed import Entry
@@ -186,11 +186,18 @@ class _Owners(dict[Account | None, str]):
         return text
 
 
-class _Times(dict[datetime, str]):
-    """Timestamps: objects written together share theirs."""
+class _Times(dict[int, str]):
+    """Timestamps by second: objects written together share theirs, or at least the minute."""
 
-    def __missing__(self, moment: datetime) -> str:
-        self[moment] = text = timestamp(moment)
+    def __init__(self) -> None:
+        self._minutes: dict[int, str] = {}
+
+    def __missing__(self, moment: int) -> str:
+        minute, second = divmod(moment, 60)
+        start = self._minutes.get(minute)
+        if start is None:
+            start = self._minutes[minute] = timestamp(datetime.fromtimestamp(minute * 60, UTC))[:17]
+        self[moment] = text = f"{start}{second:02}.000Z"
         return text
 
 
