@@ -7,15 +7,18 @@ following ``last`` neither repeats nor skips. The walks themselves are functions
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import merge
+from itertools import repeat
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 import asyncpg
-import msgspec
 
-from gateway.domain.objects import NULL_ID, State, VersionRef
+from gateway.domain.listed import Entry
+from gateway.domain.objects import NULL_ID, Account, State, VersionRef
 
 END = b"\xff" * 1025  # behind every key: keys have at most 1,024 bytes, and UTF-8 has no 0xff
 
@@ -32,23 +35,6 @@ class CommonPrefix:
     """All keys between the prefix and the next delimiter, rolled up into one entry."""
 
     name: bytes
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """An object of ListObjects and ListObjectsV2. etag is without quotes."""
-
-    key: bytes
-    etag: str
-    size: int
-    modified: datetime
-    storage_class: str
-    checksum_algorithm: str | None
-    checksum_type: str | None
-    owner: Owner | None
-
-    @property
-    def name(self) -> bytes:
-        return self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +91,35 @@ class PartEntry:
     checksums: Mapping[str, str]
 
 
+T = TypeVar("T")
 Shown = TypeVar("Shown", Entry, VersionEntry, UploadEntry)
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Shown]):
-    """entries in the order of the listing, keys and common prefixes mixed; truncated: more follow the last one."""
+    """Items and common prefixes, each in the order of the listing; truncated: more follow the last of both."""
 
-    entries: tuple[Shown | CommonPrefix, ...]
+    items: Sequence[Shown]
+    prefixes: Sequence[bytes]
     truncated: bool
 
     @property
     def last(self) -> bytes | None:
         """The name that continues behind this page, for NextMarker, NextKeyMarker and continuation tokens."""
-        return self.entries[-1].name if self.entries else None
+        item = self.last_item
+        return item.name if item is not None else self.prefixes[-1] if self.prefixes else None
 
     @property
-    def items(self) -> list[Shown]:
-        return [entry for entry in self.entries if not isinstance(entry, CommonPrefix)]
+    def last_item(self) -> Shown | None:
+        """The item that ends the page; None when a common prefix does. Names differ, so the greater one is later."""
+        if not self.items or (self.prefixes and self.prefixes[-1] > self.items[-1].name):
+            return None
+        return self.items[-1]
 
     @property
-    def prefixes(self) -> list[bytes]:
-        return [entry.name for entry in self.entries if isinstance(entry, CommonPrefix)]
+    def entries(self) -> list[Shown | CommonPrefix]:
+        """Both in one sequence."""
+        return list(merge(self.items, map(CommonPrefix, self.prefixes), key=attrgetter("name")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +132,7 @@ class PartPage:
         return self.entries[-1].number if self.entries else None
 
 
-HEADS = """
-SELECT f.*, a.canonical_id, a.display_name
-  FROM list_heads($1, $2, $3, $4) WITH ORDINALITY f
-  LEFT JOIN account a ON a.id = f.owner_id
- ORDER BY f.ordinality
-"""
-
-HEADS_GROUPED = """
-SELECT f.*, a.canonical_id, a.display_name
-  FROM list_heads_grouped($1, $2, $3, $4, $5, $6, $7) WITH ORDINALITY f
-  LEFT JOIN account a ON a.id = f.owner_id
- ORDER BY f.ordinality
-"""
+OBJECTS = "SELECT * FROM list_objects($1, $2, $3, $4, $5, $6, $7, $8)"
 
 VERSIONS = """
 SELECT f.*, a.canonical_id, a.display_name
@@ -192,24 +173,20 @@ class Listing:
         delimiter: bytes = b"",
         limit: int = 1000,
         reenter: bool = False,
+        owners: bool = True,
     ) -> Page[Entry]:
         """What LIST shows: keys whose current version exists and is no delete marker.
 
         after is exclusive, a key or a common prefix, empty for the beginning. reenter shows the group around a marker
-        that lies inside it, instead of counting it as passed.
+        that lies inside it, instead of counting it as passed. owners: whether entries name theirs.
         """
         first, stop = first_key(prefix, after, delimiter, reenter), past(prefix)
         if limit <= 0 or first >= stop:
-            return Page((), False)
-        if delimiter:
-            rows = await self._pool.fetch(
-                HEADS_GROUPED, bucket_id, first, stop, limit + 1, len(prefix), delimiter, past(delimiter)
-            )
-        else:
-            rows = await self._pool.fetch(HEADS, bucket_id, first, stop, limit + 1)
-        owners: dict[int, Owner] = {}
-        entries = tuple(CommonPrefix(r["name"]) if r["grouped"] else _entry(r, owners) for r in rows[:limit])
-        return Page(entries, len(rows) > limit)
+            return Page((), (), False)
+        (row,) = await self._pool.fetch(
+            OBJECTS, bucket_id, first, stop, limit + 1, len(prefix), delimiter, past(delimiter), owners
+        )
+        return _cut(_objects(row), row["prefixes"] or [], limit)
 
     async def versions(
         self,
@@ -231,7 +208,7 @@ class Listing:
         inside = after_version is not None and not grouped and after.startswith(prefix)
         first, stop = after if inside else first_key(prefix, after, delimiter), past(prefix)
         if limit <= 0 or first >= stop:
-            return Page((), False)
+            return Page((), (), False)
         rows = await self._pool.fetch(
             VERSIONS,
             bucket_id,
@@ -245,10 +222,8 @@ class Listing:
             inside and after_version == NULL_ID,
         )
         owners: dict[int, Owner] = {}
-        entries = tuple(
-            CommonPrefix(r["name"]) if r["grouped"] else _version(bucket_id, r, owners) for r in rows[:limit]
-        )
-        return Page(entries, len(rows) > limit)
+        items = [_version(bucket_id, r, owners) for r in rows if not r["grouped"]]
+        return _cut(items, [r["name"] for r in rows if r["grouped"]], limit)
 
     async def uploads(
         self,
@@ -269,7 +244,7 @@ class Listing:
         inside = bool(after_upload) and not grouped and after.startswith(prefix)
         first, stop = after if inside else first_key(prefix, after, delimiter), past(prefix)
         if limit <= 0 or first >= stop:
-            return Page((), False)
+            return Page((), (), False)
         rows = await self._pool.fetch(
             UPLOADS,
             bucket_id,
@@ -282,8 +257,8 @@ class Listing:
             past(delimiter),
         )
         owners: dict[int, Owner] = {}
-        entries = tuple(CommonPrefix(r["name"]) if r["grouped"] else _upload(r, owners) for r in rows[:limit])
-        return Page(entries, len(rows) > limit)
+        items = [_upload(r, owners) for r in rows if not r["grouped"]]
+        return _cut(items, [r["name"] for r in rows if r["grouped"]], limit)
 
     async def parts(self, bucket_id: int, key: bytes, upload_id: str, *, after: int = 0, limit: int = 1000) -> PartPage:
         """Parts with numbers above after. A page of an upload that does not exist is empty, like one without parts."""
@@ -317,17 +292,31 @@ def first_key(prefix: bytes, after: bytes, delimiter: bytes, reenter: bool = Fal
     return max(prefix, after + b"\x00")
 
 
-def _entry(row: asyncpg.Record, owners: dict[int, Owner]) -> Entry:
-    return Entry(
-        row["name"],
-        row["etag"] or "",
-        row["size"] or 0,
-        row["modified"],
-        row["storage_class"] or "STANDARD",
-        row["checksum_algorithm"],
-        row["checksum_type"],
-        _owner(owners, row["owner_id"], row["canonical_id"], row["display_name"]),
-    )
+def _cut(items: list[Shown], prefixes: list[bytes], limit: int) -> Page[Shown]:
+    """The first limit of both; there may be one more, which says that the page is truncated."""
+    truncated = len(items) + len(prefixes) > limit
+    if truncated:
+        if prefixes and (not items or prefixes[-1] > items[-1].name):
+            prefixes.pop()
+        else:
+            items.pop()
+    return Page(items, prefixes, truncated)
+
+
+def _objects(row: asyncpg.Record) -> list[Entry]:
+    keys = row["keys"]
+    if not keys:
+        return []
+    known = {int(i): Account(int(i), of[0], "", of[1] or "", "", False) for i, of in (row["owners"] or {}).items()}
+    owners = [known.get(i) for i in row["owner_ids"] or (0,)]
+    checksums = [name and name.lower() for name in row["algorithms"]]
+    shared = (_spread(column, len(keys)) for column in (row["classes"], owners, checksums, row["types"]))
+    return list(map(Entry, keys, row["seconds"], row["etags"], row["sizes"], *shared))
+
+
+def _spread(column: Sequence[T], count: int) -> Iterable[T]:
+    """A column whose one element may stand for all."""
+    return column if len(column) == count else repeat(column[0], count)
 
 
 def _version(bucket_id: int, row: asyncpg.Record, owners: dict[int, Owner]) -> VersionEntry:

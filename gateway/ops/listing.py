@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.db.listing import CommonPrefix, Entry, VersionEntry
+from gateway.db.listing import VersionEntry
 from gateway.domain.objects import Account
 from gateway.http.reply import Reply, document
 from gateway.ops import access, parameters
@@ -22,10 +22,9 @@ async def list_objects(call: Call, sv: Services) -> Reply:
     page = await sv.listing.objects(
         place.bucket.id, prefix=prefix, after=marker, delimiter=delimiter, limit=limit, reenter=True
     )
-    accounts = Accounts()
     body = messages.list_objects_v1(
         messages.Page(place.bucket.name, prefix, delimiter, limit, url, page.truncated, page.prefixes),
-        [_entry(each, accounts(each.owner)) for each in page.items],
+        page.items,
         marker=marker,
         next_marker=page.last if page.truncated and delimiter else None,
     )
@@ -38,16 +37,15 @@ async def list_objects_v2(call: Call, sv: Services) -> Reply:
     prefix, delimiter = parameters.text(call, "prefix"), parameters.text(call, "delimiter")
     limit, url = parameters.count(call, "max-keys"), parameters.url_encoding(call)
     token, start = call.query.get("continuation-token"), call.query.get("start-after")
+    owners = call.query.get("fetch-owner") == "true"
     # s3-tests wants an empty token to be an absent one that is echoed.
     after = tokens.decode(token) if token else (start or "").encode()
     page = await sv.listing.objects(
-        place.bucket.id, prefix=prefix, after=after, delimiter=delimiter, limit=limit, reenter=not token
+        place.bucket.id, prefix=prefix, after=after, delimiter=delimiter, limit=limit, reenter=not token, owners=owners
     )
-    accounts = Accounts()
-    owners = call.query.get("fetch-owner") == "true"
     body = messages.list_objects_v2(
         messages.Page(place.bucket.name, prefix, delimiter, limit, url, page.truncated, page.prefixes),
-        [_entry(each, accounts(each.owner) if owners else None) for each in page.items],
+        page.items,
         token=token,
         next_token=tokens.encode(page.last) if page.truncated and page.last is not None else None,
         start_after=None if start is None else start.encode(),
@@ -72,36 +70,23 @@ async def list_object_versions(call: Call, sv: Services) -> Reply:
         delimiter=delimiter,
         limit=limit,
     )
-    last = page.entries[-1] if page.truncated and page.entries else None
+    last = page.last_item if page.truncated else None
     accounts = Accounts()
     body = messages.list_versions(
         messages.Page(place.bucket.name, prefix, delimiter, limit, url, page.truncated, page.prefixes),
         [_version(each, accounts(each.owner)) for each in page.items],
         key_marker=marker,
         version_id_marker=version_marker or "",
-        next_key_marker=None if last is None else last.name,
-        next_version_id_marker=None if last is None or isinstance(last, CommonPrefix) else last.version_id,
+        next_key_marker=page.last if page.truncated else None,
+        next_version_id_marker=None if last is None else last.version_id,
     )
     return document(body)
-
-
-def _entry(entry: Entry, owner: Account | None) -> messages.Entry:
-    return messages.Entry(
-        key=entry.key,
-        modified=entry.modified,
-        etag=entry.etag,
-        size=entry.size,
-        storage_class=entry.storage_class,
-        owner=owner,
-        checksum=entry.checksum_algorithm.lower() if entry.checksum_algorithm else None,
-        checksum_type=entry.checksum_type,
-    )
 
 
 def _version(version: VersionEntry, owner: Account | None) -> messages.VersionEntry:
     entry = messages.Entry(
         key=version.ref.key,
-        modified=version.modified,
+        modified=int(version.modified.timestamp()),
         etag=version.etag,
         size=version.size,
         storage_class=version.storage_class,

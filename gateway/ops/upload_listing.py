@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.db.listing import CommonPrefix, UploadEntry
+from gateway.db.listing import UploadEntry
 from gateway.domain.objects import Account
 from gateway.http.reply import Reply, document
 from gateway.ops import access, parameters
@@ -30,15 +30,15 @@ async def list_multipart_uploads(call: Call, sv: Services) -> Reply:
         delimiter=delimiter,
         limit=limit,
     )
-    last = page.entries[-1] if page.truncated and page.entries else None
+    last = page.last_item if page.truncated else None
     accounts = Accounts()
     body = messages.list_uploads(
         messages.Page(place.bucket.name, prefix, delimiter, limit, url, page.truncated, page.prefixes),
         [_upload(each, accounts, place.bucket.owner) for each in page.items],
         key_marker=marker,
         upload_id_marker=upload_marker,
-        next_key_marker=None if last is None else last.name,
-        next_upload_id_marker=None if last is None or isinstance(last, CommonPrefix) else last.upload_id,
+        next_key_marker=page.last if page.truncated else None,
+        next_upload_id_marker=None if last is None else last.upload_id,
     )
     return document(body)
 

@@ -9,7 +9,7 @@ be declared, expanded or fetched.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 from urllib.parse import quote_from_bytes
@@ -34,6 +34,7 @@ Tree: TypeAlias = "Iterable[tuple[str, Scalar | Tree | None]]"
 _ESCAPES = {code: f"&#x{code:x};" for code in (*range(0x20), 0xFFFE, 0xFFFF) if code not in (0x09, 0x0A)}
 _ESCAPES |= {ord("\r"): "&#13;", ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;", ord('"'): "&quot;"}
 _SPECIAL = re.compile("[" + re.escape("".join(map(chr, _ESCAPES))) + "]")
+_UNSAFE = re.compile(rb"[^A-Za-z0-9_.~/-]")  # what key_url has to encode
 
 
 def escape(text: str) -> str:
@@ -52,6 +53,17 @@ def key_url(key: bytes) -> str:
     A blank becomes %20: decoders of forms and of plain URLs agree on it, as they do not on "+".
     """
     return quote_from_bytes(key, safe="/")
+
+
+def plain_text(keys: Sequence[bytes]) -> list[str] | None:
+    """Keys as key_text writes them when none needs an escape, else None."""
+    texts = [key.decode("utf-8", "replace") for key in keys]
+    return None if _SPECIAL.search("".join(texts)) else texts
+
+
+def plain_url(keys: Sequence[bytes]) -> list[str] | None:
+    """Keys as key_url writes them when none needs an escape, else None."""
+    return None if _UNSAFE.search(b"".join(keys)) else [key.decode("ascii") for key in keys]
 
 
 def timestamp(moment: datetime) -> str:

@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 from botocore.parsers import create_parser
 from botocore.session import get_session
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.domain.objects import Account
 from gateway.s3 import messages
 from gateway.s3.messages import Entry, Page, PartEntry, UploadEntry, VersionEntry
+from gateway.s3.xml import key_text, key_url, timestamp
 
 MODEL = get_session().get_service_model("s3")
 WHEN = datetime(2024, 5, 6, 7, 8, 9, 123456, UTC)
+SECONDS = int(WHEN.timestamp())
 OWNER = Account(1, "abc123", "ann", "Ann & Co", "ann@example.com", False)
 
 
@@ -28,8 +32,8 @@ def parsed(operation: str, body: bytes) -> dict[str, Any]:
 
 def test_list_objects_v1() -> None:
     entries = [
-        Entry(b' R&D <x> "q"\r', WHEN, "e1", 5, owner=OWNER, checksum="crc64nvme", checksum_type="FULL_OBJECT"),
-        Entry(b"z", WHEN, "e2-3", 0, "GLACIER", OWNER, restoring=False, restored_until=WHEN),
+        Entry(b' R&D <x> "q"\r', SECONDS, "e1", 5, owner=OWNER, checksum="crc64nvme", checksum_type="FULL_OBJECT"),
+        Entry(b"z", SECONDS, "e2-3", 0, "GLACIER", OWNER, restoring=False, restored_until=WHEN),
     ]
     page = Page("bucket", b"", b"/", 2, truncated=True, prefixes=[b"p & q/"])
     got = parsed("ListObjects", messages.list_objects_v1(page, entries, marker=b"", next_marker=b"z"))
@@ -69,7 +73,7 @@ def test_list_objects_v1() -> None:
 
 
 def test_list_objects_v2_without_owner_and_delimiter() -> None:
-    body = messages.list_objects_v2(Page("b", limit=1000), [Entry(b"k", WHEN, "e", 1)], token="t", start_after=b"j")
+    body = messages.list_objects_v2(Page("b", limit=1000), [Entry(b"k", SECONDS, "e", 1)], token="t", start_after=b"j")
     got = parsed("ListObjectsV2", body)
     assert got["KeyCount"] == 1
     assert got["ContinuationToken"] == "t"
@@ -89,8 +93,8 @@ def test_encoding_type_covers_every_key_alike() -> None:
     """B061: versions, delete markers, prefixes and all echoed parameters."""
     page = Page("b", b"a ", "é".encode(), url=True, truncated=True, prefixes=["50%é".encode()])
     entries = [
-        VersionEntry(Entry(b"a b", WHEN, "e", 1), "v1", True),
-        VersionEntry(Entry("é".encode(), WHEN, "", 0), "v2", True, marker=True),
+        VersionEntry(Entry(b"a b", SECONDS, "e", 1), "v1", True),
+        VersionEntry(Entry("é".encode(), SECONDS, "", 0), "v2", True, marker=True),
     ]
     body = messages.list_versions(
         page,
@@ -113,7 +117,7 @@ def test_encoding_type_covers_every_key_alike() -> None:
 
 
 def test_a_delete_marker_has_no_size_and_no_etag() -> None:
-    marker = VersionEntry(Entry(b"k", WHEN, "", 0, owner=OWNER), "null", False, marker=True)
+    marker = VersionEntry(Entry(b"k", SECONDS, "", 0, owner=OWNER), "null", False, marker=True)
     got = parsed("ListObjectVersions", messages.list_versions(Page("b"), [marker]))
     assert got["DeleteMarkers"] == [
         {
@@ -168,7 +172,9 @@ def test_list_parts() -> None:
 
 @pytest.mark.parametrize("url", [False, True])
 def test_a_page_of_1000_is_quick(url: bool) -> None:
-    entries = [Entry(f"photos/2024/{i:05} & more.jpg".encode(), WHEN, f"{i:032x}", i, owner=OWNER) for i in range(1000)]
+    entries = [
+        Entry(f"photos/2024/{i:05} & more.jpg".encode(), SECONDS, f"{i:032x}", i, owner=OWNER) for i in range(1000)
+    ]
     best = 1.0
     for _ in range(5):
         start = time.perf_counter()
@@ -185,3 +191,21 @@ def test_the_prefix_of_v1_is_never_encoded() -> None:
     assert (got["Prefix"], got["Delimiter"], got["Marker"]) == ("a &\n", "%20", "%20")
     assert got["CommonPrefixes"] == [{"Prefix": "a%20%26%0A%20"}]
     assert parsed("ListObjectsV2", messages.list_objects_v2(page, []))["Prefix"] == "a%20%26%0A"
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(min_size=1, max_size=12).map(lambda t: t.encode("utf-8", "ignore")), st.integers(0, 2**33)),
+        max_size=8,
+    ),
+    st.booleans(),
+)
+def test_a_page_writes_keys_and_times_as_each_alone(rows: list[tuple[bytes, int]], url: bool) -> None:
+    """Shortcuts that a whole page takes do not show."""
+    page = Page("b", url=url, prefixes=[key for key, _ in rows])
+    body = messages.list_objects_v2(page, [Entry(key, moment, "e", 1) for key, moment in rows]).decode()
+    write = key_url if url else key_text
+    for key, moment in rows:
+        when = timestamp(datetime.fromtimestamp(moment, UTC))
+        assert f"<Contents><Key>{write(key)}</Key><LastModified>{when}</LastModified>" in body
+        assert f"<CommonPrefixes><Prefix>{write(key)}</Prefix></CommonPrefixes>" in body

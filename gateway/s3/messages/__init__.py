@@ -1,5 +1,6 @@
 """S3's documents: one function per answer, one parser per request. Pure."""
 
+from gateway.domain.listed import Entry
 from gateway.s3.messages.answers import (
     AttributeParts,
     BucketEntry,
@@ -17,7 +18,6 @@ from gateway.s3.messages.answers import (
     versioning_status,
 )
 from gateway.s3.messages.listings import (
-    Entry,
     Page,
     PartEntry,
     UploadEntry,

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-
-import msgspec
+from datetime import UTC, datetime
 
 from gateway.domain.checksums import BY_NAME
+from gateway.domain.listed import Entry
 from gateway.domain.objects import Account
-from gateway.s3.xml import Tree, document, elements, escape, key_text, key_url, timestamp
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):  # made by the thousand: a tenth of a dataclass's time
-    """An object in a listing. etag without quotes; checksum: algorithm by lower-case name."""
-
-    key: bytes
-    modified: datetime
-    etag: str
-    size: int
-    storage_class: str = "STANDARD"
-    owner: Account | None = None
-    checksum: str | None = None
-    checksum_type: str | None = None
-    restoring: bool | None = None  # None: RestoreStatus was not asked for, or does not apply
-    restored_until: datetime | None = None
+from gateway.s3.xml import (
+    Tree,
+    document,
+    elements,
+    escape,
+    key_text,
+    key_url,
+    plain_text,
+    plain_url,
+    timestamp,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +53,11 @@ class Page:
         """How keys are written."""
         return key_url if self.url else key_text
 
+    def written(self, keys: Sequence[bytes]) -> Sequence[str]:
+        """Many keys, as key writes each: one look at all of them tells whether they can stay as they are."""
+        plain = plain_url if self.url else plain_text
+        return plain(keys) or [self.key(key) for key in keys]
+
     def head(self) -> str:
         """Elements after the markers: the delimiter and encoding only when they were asked for."""
         delimiter = f"<Delimiter>{self.key(self.delimiter)}</Delimiter>" if self.delimiter else ""
@@ -66,8 +65,8 @@ class Page:
         return f"{delimiter}{encoding}<IsTruncated>{'true' if self.truncated else 'false'}</IsTruncated>"
 
     def tail(self) -> str:
-        write = self.key
-        return "".join([f"<CommonPrefixes><Prefix>{write(p)}</Prefix></CommonPrefixes>" for p in self.prefixes])
+        shown = self.written(self.prefixes)
+        return "".join([f"<CommonPrefixes><Prefix>{prefix}</Prefix></CommonPrefixes>" for prefix in shown])
 
     def text(self, name: str, key: bytes | None) -> str:
         """An element that holds a key; none for None."""
@@ -75,7 +74,7 @@ class Page:
 
 
 def list_objects_v1(
-    page: Page, entries: Iterable[Entry], *, marker: bytes = b"", next_marker: bytes | None = None
+    page: Page, entries: Sequence[Entry], *, marker: bytes = b"", next_marker: bytes | None = None
 ) -> bytes:
     """ListObjects. next_marker: given only for a truncated page with a delimiter, as S3 does.
 
@@ -146,20 +145,21 @@ def list_versions(
     return document("ListVersionsResult", (), raw=raw)
 
 
-def _contents(page: Page, entries: Iterable[Entry]) -> str:
-    write, owners, times = page.key, _Owners(), _Times()
+def _contents(page: Page, entries: Sequence[Entry]) -> str:
+    owners, times, checksums = _Owners(), _Times(), _Checksums()
     return "".join(
         [
-            f"<Contents><Key>{write(e.key)}</Key><LastModified>{times[e.modified]}</LastModified>"
-            f"<ETag>&quot;{e.etag}&quot;</ETag>{_checksum(e)}<Size>{e.size}</Size>{owners[e.owner]}"
-            f"<StorageClass>{e.storage_class}</StorageClass>{_restore(e)}</Contents>"
-            for e in entries
+            f"<Contents><Key>{key}</Key><LastModified>{times[e.modified]}</LastModified>"
+            f"<ETag>&quot;{e.etag}&quot;</ETag>{checksums[e.checksum, e.checksum_type]}<Size>{e.size}</Size>"
+            f"{owners[e.owner]}<StorageClass>{e.storage_class}</StorageClass>"
+            f"{'' if e.restoring is None else _restore(e)}</Contents>"
+            for key, e in zip(page.written([e.key for e in entries]), entries, strict=True)
         ]
     )
 
 
 def _versions(page: Page, versions: Iterable[VersionEntry]) -> str:
-    write, owners, times = page.key, _Owners(), _Times()
+    write, owners, times, checksums = page.key, _Owners(), _Times(), _Checksums()
     out: list[str] = []
     for version in versions:
         e = version.entry
@@ -172,8 +172,8 @@ def _versions(page: Page, versions: Iterable[VersionEntry]) -> str:
             out.append(f"<DeleteMarker>{common}{owners[e.owner]}</DeleteMarker>")
         else:
             out.append(
-                f"<Version>{common}<ETag>&quot;{e.etag}&quot;</ETag>{_checksum(e)}<Size>{e.size}</Size>"
-                f"{owners[e.owner]}<StorageClass>{e.storage_class}</StorageClass>{_restore(e)}</Version>"
+                f"<Version>{common}<ETag>&quot;{e.etag}&quot;</ETag>{checksums[e.checksum, e.checksum_type]}"
+                f"<Size>{e.size}</Size>{owners[e.owner]}<StorageClass>{e.storage_class}</StorageClass>{_restore(e)}</Version>"
             )
     return "".join(out)
 
@@ -186,11 +186,18 @@ class _Owners(dict[Account | None, str]):
         return text
 
 
-class _Times(dict[datetime, str]):
-    """Timestamps: objects written together share theirs."""
+class _Times(dict[int, str]):
+    """Timestamps by second: objects written together share theirs, or at least the minute."""
 
-    def __missing__(self, moment: datetime) -> str:
-        self[moment] = text = timestamp(moment)
+    def __init__(self) -> None:
+        self._minutes: dict[int, str] = {}
+
+    def __missing__(self, moment: int) -> str:
+        minute, second = divmod(moment, 60)
+        start = self._minutes.get(minute)
+        if start is None:
+            start = self._minutes[minute] = timestamp(datetime.fromtimestamp(minute * 60, UTC))[:17]
+        self[moment] = text = f"{start}{second:02}.000Z"
         return text
 
 
@@ -199,11 +206,12 @@ def owner(account: Account) -> Tree:
     return (("ID", account.canonical_id), ("DisplayName", account.display_name))
 
 
-def _checksum(entry: Entry) -> str:
-    if entry.checksum is None:
-        return ""
-    kind = f"<ChecksumType>{entry.checksum_type}</ChecksumType>" if entry.checksum_type else ""
-    return f"<ChecksumAlgorithm>{BY_NAME[entry.checksum].code}</ChecksumAlgorithm>{kind}"
+class _Checksums(dict[tuple[str | None, str | None], str]):
+    """<ChecksumAlgorithm> and <ChecksumType>: a page has few of them."""
+
+    def __missing__(self, kind: tuple[str | None, str | None]) -> str:
+        self[kind] = text = elements(checksum_kind(kind[0], kind[1] or None))
+        return text
 
 
 def _restore(entry: Entry) -> str:
