@@ -14,6 +14,7 @@ from asyncpg import Pool
 
 from processing import store
 from processing.execution import Execution, Interrupt, LeaseLost
+from processing.fresh import Fresh
 from processing.journal import OUTAGES, Committer, Later, jitter
 from processing.lease import WorkerLease
 from processing.model import Enqueued, Entry, Finish, Lease, NewRun, Outcome, Parking, Subject
@@ -24,6 +25,7 @@ from processing.surroundings import Surroundings
 log = structlog.get_logger("sluice.engine")
 ISOLATED_AT_ONCE = 2  # children for runs whose workers were lost; each is a whole interpreter
 
+FOLLOW = 0.05  # seconds between looks for the followers of ended runs, all ends in between at once
 WATCH = 0.25  # seconds between looks at stalled steps, unwritten events, the lease
 EVENTS_EVERY = 4  # looks between writes of progress
 
@@ -60,6 +62,7 @@ class Worker:
         self._parks: Committer[Parking, bool] = Committer(self._write_parks, **make)  # type: ignore[arg-type]
         self._ends: Committer[Finish, bool] = Committer(self._write_ends, **make)  # type: ignore[arg-type]
         self.held: dict[int, Execution] = {}
+        self.fresh = Fresh(around.monotonic)
         self.reserved: dict[int, Lease] = {}  # born claimed, their transactions not known to have committed
         self.promised = 0  # slots asked for by enqueues whose statement is under way
         self._per_tenant: Counter[int] = Counter()
@@ -110,7 +113,7 @@ class Worker:
         lease = self.reserved.pop(run_id, None)
         if lease is not None:
             self._count_out(lease)
-            self._start(Execution(lease, self._around))
+            self._start(Execution(lease, self._around, facts=self.fresh.take(run_id)))
 
     def _count_out(self, lease: Lease) -> None:
         self._per_tenant[lease.tenant] -= 1
@@ -274,7 +277,8 @@ class Worker:
                 self._isolating.add(task)
                 task.add_done_callback(self._isolating.discard)
             else:
-                self._start(Execution(lease, self._around, journal, payloads.get(lease.run_id)))
+                facts = self.fresh.take(lease.run_id) if lease.epoch == 1 else None
+                self._start(Execution(lease, self._around, journal, payloads.get(lease.run_id), facts))
 
     async def take(self, run_id: int, token: UUID | None) -> Execution | None:
         """Claim one run by id and start it."""
@@ -293,9 +297,13 @@ class Worker:
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_report)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("engine-task-failed", error=type(error).__name__, exc_info=error)
 
     def _start(self, execution: Execution) -> None:
         self.held[execution.lease.run_id] = execution
@@ -343,9 +351,8 @@ class Worker:
             hooks = self._around.hooks
             state, seconds = outcome.state.name.lower(), execution.lease.age + execution.seconds
             hooks.run(outcome.workflow, state, seconds)
-            log.info(
+            execution.log.info(
                 "run",
-                run=outcome.run_id,
                 workflow=outcome.workflow,
                 state=state,
                 verdict=outcome.verdict,
@@ -491,6 +498,7 @@ class Worker:
                     woken = await store.end_followers(conn, keys)
                 if woken:
                     self._launch(())
+                await asyncio.sleep(FOLLOW)
         finally:
             self._waking = False
 
@@ -531,8 +539,3 @@ def run_key(run_id: int) -> str:
 
 def _subjects(finishes: Iterable[Finish]) -> list[Subject]:
     return sorted({f.outcome.subject for f in finishes if f.outcome.subject is not None})
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("engine-task-failed", error=type(error).__name__, exc_info=error)

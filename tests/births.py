@@ -8,6 +8,7 @@ from typing import Any
 
 from processing.births import Prepared, Wish
 from processing.model import Enqueued, NewRun
+from processing.ports import Content
 
 
 class Births:
@@ -24,7 +25,11 @@ class Births:
         pass
 
     def admit(
-        self, prepared: Prepared, runs: Sequence[NewRun | None], found: Sequence[tuple[int, int | None]]
+        self,
+        prepared: Prepared,
+        runs: Sequence[NewRun | None],
+        found: Sequence[tuple[int, int | None]],
+        contents: Sequence[Content | None] | None = None,
     ) -> list[Enqueued]:
         made = [(number, run) for run, (number, _) in zip(runs, found, strict=True) if run is not None]
         self._engine.runs |= dict(made)
