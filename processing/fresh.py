@@ -19,9 +19,7 @@ COUNT = 2048
 class Fresh:
     """By run. Holds at most ``count`` contents, of ``size`` bytes together: the oldest go first."""
 
-    def __init__(
-        self, clock: Callable[[], float], *, age: float = AGE, size: int = BYTES, count: int = COUNT
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], *, age: float = AGE, size: int = BYTES, count: int = COUNT) -> None:
         self._clock, self._age, self._most, self._count = clock, age, size, count
         self._kept: OrderedDict[int, tuple[float, Content]] = OrderedDict()
         self.size = 0
