@@ -127,13 +127,10 @@ class Births:
 
     def launch(self, enqueued: Sequence[Enqueued]) -> None:
         """After the commit: start the runs claimed here, and tell the processes of the others."""
-        waiting = not enqueued
-        for each in enqueued:
-            if each.claimed:
-                self._worker.begin(each.run_id)
-            elif each.created:
-                waiting = True
-        if waiting:
+        claimed = [each.run_id for each in enqueued if each.claimed]
+        if claimed:
+            self._worker.begin(claimed)
+        if not enqueued or any(each.created and not each.claimed for each in enqueued):
             self._tell()
 
     def abandon(self, enqueued: Sequence[Enqueued]) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from processing.ports import Content
 
-AGE = 2.0  # seconds
-BYTES = 4 << 20  # of contents, together
+AGE = 10.0  # seconds
+BYTES = 8 << 20  # of contents, together
 COUNT = 2048
 
 
@@ -31,6 +31,13 @@ class Fresh:
         now = self._clock()
         self._kept[run_id] = now, content
         self.size += len(content.data or b"")
+        self._thin_out(now)
+
+    def expire(self) -> None:
+        """Let go what nobody may take any more."""
+        self._thin_out(self._clock())
+
+    def _thin_out(self, now: float) -> None:
         while self._kept:
             kept, (since, _) = next(iter(self._kept.items()))
             if self.size <= self._most and len(self._kept) <= self._count and now - since <= self._age:

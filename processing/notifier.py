@@ -1,6 +1,6 @@
 """Hints between processes over one LISTEN connection. A hint may be lost; whoever needs the truth polls.
 
-``publish`` never runs in a caller's transaction: the first hint leaves at once, those that follow within 20 ms leave
+``publish`` never runs in a caller's transaction: the first hint leaves at once, those that follow shortly after leave
 together. The connection is made again when it goes; every time it listens anew, subscribers look around once, since
 what was said in between is gone.
 """
@@ -21,7 +21,7 @@ from processing.journal import OUTAGES, jitter
 log = structlog.get_logger("sluice.notifier")
 
 CHANNEL = "sluice"
-COALESCE = 0.02  # seconds
+COALESCE = 0.005  # seconds: a reader may wait for what is said
 LARGEST = 7900  # bytes; Postgres takes less than 8000
 
 # The commit of a notification has nothing to make durable.

@@ -13,6 +13,7 @@ import structlog
 from asyncpg import Pool
 
 from processing import store
+from processing.courtesy import Courtesy
 from processing.execution import Execution, Interrupt, LeaseLost
 from processing.fresh import Fresh
 from processing.journal import OUTAGES, Committer, Later, jitter
@@ -63,6 +64,7 @@ class Worker:
         self._ends: Committer[Finish, bool] = Committer(self._write_ends, **make)  # type: ignore[arg-type]
         self.held: dict[int, Execution] = {}
         self.fresh = Fresh(around.monotonic)
+        self._courtesy = Courtesy(self._begin, asyncio.get_running_loop)
         self.reserved: dict[int, Lease] = {}  # born claimed, their transactions not known to have committed
         self.promised = 0  # slots asked for by enqueues whose statement is under way
         self._per_tenant: Counter[int] = Counter()
@@ -103,17 +105,36 @@ class Worker:
         self._per_tenant[lease.tenant] += 1
 
     def forget(self, run_id: int) -> None:
-        """A born-claimed run whose transaction did not commit."""
+        """A born-claimed run whose transaction did not commit, or whose lease was taken away before it began."""
         lease = self.reserved.pop(run_id, None)
         if lease is not None:
             self._count_out(lease)
 
-    def begin(self, run_id: int) -> None:
-        """A born-claimed run, after the commit."""
-        lease = self.reserved.pop(run_id, None)
-        if lease is not None:
-            self._count_out(lease)
-            self._start(Execution(lease, self._around, facts=self.fresh.take(run_id)))
+    def begin(self, run_ids: Sequence[int]) -> None:
+        """Born-claimed runs, after the commit: now, or soon."""
+        if self._stopping:
+            self._begin(run_ids)
+        else:
+            self._courtesy.arrive(run_ids)
+
+    def hurry(self, names: Iterable[tuple[int, int]]) -> None:
+        """Somebody waits for the runs about these subjects (bucket id, seq)."""
+        if self._courtesy:
+            wanted = set(names)
+            about = (lease.subject for lease in self.reserved.values() if lease.subject is not None)
+            if any((subject.bucket_id, subject.seq) in wanted for subject in about):
+                self._courtesy.hurry()
+
+    def hurry_run(self, run_id: int) -> None:
+        if run_id in self.reserved:
+            self._courtesy.hurry()
+
+    def _begin(self, run_ids: Sequence[int]) -> None:
+        for run_id in run_ids:
+            lease = self.reserved.pop(run_id, None)
+            if lease is not None:
+                self._count_out(lease)
+                self._start(Execution(lease, self._around, facts=self.fresh.take(run_id)))
 
     def _count_out(self, lease: Lease) -> None:
         self._per_tenant[lease.tenant] -= 1
@@ -140,6 +161,7 @@ class Worker:
     async def drain(self, patience: float) -> None:
         """Stop claiming, let runs finish for so many seconds, hand the others back."""
         self._stopping = True
+        self._courtesy.hurry()
         for task in self._loops[1:]:
             task.cancel()
         for task in set(self._isolating):
@@ -189,6 +211,8 @@ class Worker:
         execution = self.held.get(run_id)
         if execution is not None:
             execution.interrupt(Interrupt.LOST)
+        else:
+            self.forget(run_id)
 
     async def _release(self, run_ids: Sequence[int]) -> None:
         async with self._pool.acquire() as conn:
@@ -510,6 +534,7 @@ class Worker:
             await asyncio.sleep(WATCH)
             looks += 1
             self._lease.tick()
+            self.fresh.expire()
             if self.held and not self._lease.valid:
                 log.warning("lease-unconfirmed", runs=len(self.held))
                 self.lose_all()

@@ -16,6 +16,7 @@ class Births:
 
     def __init__(self, engine: Any, claimed: bool) -> None:
         self._engine, self._claimed = engine, claimed
+        self.contents: dict[int, Content] = {}  # handed to runs
 
     async def prepare(self, wishes: Sequence[Wish]) -> Prepared:
         definition: Any = SimpleNamespace(lane="", fingerprint="definition")
@@ -33,4 +34,7 @@ class Births:
     ) -> list[Enqueued]:
         made = [(number, run) for run, (number, _) in zip(runs, found, strict=True) if run is not None]
         self._engine.runs |= dict(made)
+        self.contents |= {
+            number: content for (number, _), content in zip(found, contents or (), strict=False) if content is not None
+        }
         return [Enqueued(number, True, self._claimed) for number, _ in made]

@@ -33,6 +33,7 @@ class Waiting:
         self._refs: dict[Name, VersionRef] = {}
         self._tenants: Counter[int] = Counter()
         self._poller: asyncio.Task[None] | None = None
+        self.hurry: Callable[[Iterable[Name]], None] = lambda _: None  # whoever decides these may be in less of a hurry
         self._me = secrets.token_hex(4)
         self._recent: dict[Name, None] = {}  # decided here
         self._wanted: dict[Name, None] = {}  # waited for elsewhere
@@ -53,11 +54,12 @@ class Waiting:
         self._refs[name] = ref
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll())
+        self.hurry([name])
+        self._say("wanted", [name])
         try:
             # The verdict may have fallen between the caller's look and the line above.
             if ref not in await self._scanning([ref]):
                 return True
-            self._say("wanted", [name])
             async with asyncio.timeout(timeout):
                 await event.wait()
             return True
@@ -90,6 +92,7 @@ class Waiting:
         """Another process waits."""
         for whose, names in _read(payload):
             if whose != self._me:
+                self.hurry(names)
                 _remember(self._wanted, names)
                 # Once: all who looked before that decision hear it, and the version may be held anew since.
                 self._say("decided", _forget(self._recent, names))

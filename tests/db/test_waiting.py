@@ -95,7 +95,7 @@ def test_a_verdict_that_falls_between_the_look_and_the_question_is_told() -> Non
         async def decided() -> None:
             fleet.decide(decider, ONE)
 
-        fleet.looked = decided
+        fleet.looked = decided  # after the question left, before it arrives
         task = waits(reader, ONE)
         await turns()
         assert fleet.said == ["wanted"]
