@@ -24,6 +24,7 @@ from typing import Any
 from processing.frames import PREFIX, frame, header, header_length
 
 GATHER = 0.005  # seconds that small jobs wait for a frame under way before another child gets them
+SHARED = 5.0  # seconds for a frame of several jobs; then each has its own time alone
 CHUNK = 64 << 10
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -218,7 +219,8 @@ class Sandbox:
                 child = await _Child.start(self.limits)
                 self.counts.started += 1
                 self.counts.network = child.network
-            async with asyncio.timeout(max(job.wall for job in batch)):
+            wall = max(job.wall for job in batch)
+            async with asyncio.timeout(wall if len(batch) == 1 else min(wall, SHARED)):
                 results = await child.exchange(batch, self.limits.reply)
         except TimeoutError:
             self._lost("timeout", batch)

@@ -104,10 +104,26 @@ def test_a_frame_that_takes_long_is_not_waited_for(run: Run) -> None:
         pool = Sandbox(LIMITS)
         await pool.call("do", data=b"echo")
         slow = asyncio.ensure_future(code_of(pool.call("do", data=b"hang", wall=10.0)))
-        while not pool._busy:
+        while not any(job.data == b"hang" for batch in pool._busy.values() for job in batch):
             await asyncio.sleep(0)
         async with asyncio.timeout(8.0):
             assert (await pool.call("do", data=b"echo")).payload == b"echo"
+        assert not slow.done()
+        await pool.close()
+        assert await slow == "killed"
+
+    run(main)
+
+
+def test_a_hanging_content_holds_up_its_neighbours_for_a_moment_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "SHARED", 0.3)
+
+    async def main() -> None:
+        pool = Sandbox(LIMITS)
+        await pool.call("do", data=b"echo")
+        slow = asyncio.ensure_future(code_of(pool.call("do", data=b"hang", wall=3600.0)))
+        good = [asyncio.ensure_future(pool.call("do", data=b"echo", wall=3600.0)) for _ in range(5)]
+        assert all(result.payload == b"echo" for result in await asyncio.gather(*good))
         assert not slow.done()
         await pool.close()
         assert await slow == "killed"
