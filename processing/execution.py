@@ -241,7 +241,7 @@ class Execution:
         if permit is not None:
             await around.breakers.up(permit)
         seconds = around.monotonic() - started
-        self._record(step, attempt, StepStatus.COMPLETED, output, None, seconds, 100.0 * (position + 1) / (total + 1))
+        self._record(name, attempt, StepStatus.COMPLETED, output, None, seconds, 100.0 * (position + 1) / (total + 1))
         if not step.lazy and not self._untouched:
             await self.flush()
         return None
@@ -307,7 +307,7 @@ class Execution:
                     output = dump({**told, "metadata": error.metadata})
                 except NotJson:  # the refusal stands, whatever was to be said beside it
                     output = dump(told)
-                self._record(step, attempt, StepStatus.BLOCKED, output, error.reason, seconds)
+                self._record(name, attempt, StepStatus.BLOCKED, output, error.reason, seconds)
                 return self._end(RunState.COMPLETED, error.reason, error.detail, blocked=True)
             case FatalError():
                 return await self._failed_attempt(
@@ -342,7 +342,7 @@ class Execution:
         self._failed += 1
         limit = self._limit(step, activity)
         output = dump({"detail": detail}) if detail else None
-        self._record(step, attempt, StepStatus.FAILED, output, code, seconds)
+        self._record(name, attempt, StepStatus.FAILED, output, code, seconds)
         if not final and attempt < limit:
             self._around.hooks.retry(name)
             delay = self._backoff().delay(attempt, self._around.chance(), least)
@@ -360,7 +360,7 @@ class Execution:
     async def _degrade(self, step: Step, code: str, seconds: float) -> None:
         """Go on without an optional step: a row of its own, attempt 0, so that a replay goes on too."""
         self._degraded[step.activity] = code
-        self._record(step, 0, StepStatus.DEGRADED, "{}", code, seconds)
+        self._record(step.activity, 0, StepStatus.DEGRADED, "{}", code, seconds)
         if not step.lazy:
             await self.flush()
 
@@ -467,14 +467,8 @@ class Execution:
                 Verdict.FAILED if state is not RunState.COMPLETED else Verdict.QUARANTINED if blocked else Verdict.READY
             )
             if state is RunState.COMPLETED:
-                self._record(
-                    Step(definition.finalize, True, True, 1),
-                    1,
-                    StepStatus.COMPLETED,
-                    dump({"verdict": verdict}),
-                    None,
-                    0.0,
-                )
+                decided = dump({"verdict": verdict})
+                self._record(definition.finalize, 1, StepStatus.COMPLETED, decided, None, 0.0)
         processing = self._merged()
         results = {
             name: output for name, output in self._earlier.items() if name != (definition and definition.finalize)
@@ -543,7 +537,7 @@ class Execution:
 
     def _record(
         self,
-        step: Step,
+        name: str,
         attempt: int,
         status: StepStatus,
         output: str | None,
@@ -551,7 +545,7 @@ class Execution:
         seconds: float,
         progress: float | None = None,
     ) -> None:
-        around, name = self._around, step.activity
+        around = self._around
         row = StepRow(self.lease.run_id, name, attempt, status, output, code, around.now() - seconds, seconds)
         word = WORDS[status]
         self._steps.append(row)
