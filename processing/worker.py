@@ -26,7 +26,8 @@ from processing.surroundings import Surroundings
 log = structlog.get_logger("sluice.engine")
 ISOLATED_AT_ONCE = 2  # children for runs whose workers were lost; each is a whole interpreter
 
-FOLLOW = 0.05  # seconds between looks for the followers of ended runs, all ends in between at once
+GATHER = 0.02  # seconds that a claim waits for slots, so that it is worth its round trip
+FOLLOW = 0.1  # seconds between looks for the followers of ended runs, all ends in between at once
 WATCH = 0.25  # seconds between looks at stalled steps, unwritten events, the lease
 EVENTS_EVERY = 4  # looks between writes of progress
 
@@ -247,10 +248,10 @@ class Worker:
 
     async def _gather(self) -> None:
         """Under load, claim several at a time: wait a moment for more slots to come free."""
-        enough = max(1, min(16, self._settings.slots // 4))
-        if 0 < self.free < enough:
+        enough = max(1, min(32, self._settings.slots // 2))
+        if self.free < enough:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.01):
+                async with asyncio.timeout(GATHER):
                     while self.free < enough:
                         self._room.clear()
                         await self._room.wait()
