@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-QUIET = 0.02  # seconds without an upload after which nobody is in the way
+QUIET = 0.012  # seconds without an upload after which nobody is in the way
 AGE = 0.1  # seconds that a run waits at most
 GROUP = 16  # runs that start whatever else
 
