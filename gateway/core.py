@@ -108,8 +108,9 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
 
     buckets = Buckets(pool, notifier.publish, blob_grace=settings.blob_grace)
     identities = Identities(pool, ring, notifier.publish)
-    waiting = Waiting(pool, cap=settings.max_waiters, publish=lambda text: notifier.publish("decided", text))
+    waiting = Waiting(pool, cap=settings.max_waiters, publish=notifier.publish)
     notifier.subscribe("decided", waiting.heard)
+    notifier.subscribe("wanted", waiting.asked)
     notifier.subscribe("bucket", buckets.invalidate, buckets.invalidate)
     notifier.subscribe("identity", identities.invalidate, identities.invalidate)
 
@@ -144,6 +145,7 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
     )
     owner.append(engine)
     subjects.engine = engine
+    waiting.hurry = engine.hurry
 
     def choose(bucket: Bucket, key: bytes, declared_type: str | None) -> Chosen:
         """Verdicts are lent while the scanner's signatures are known and every activity says what it looks at."""

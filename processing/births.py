@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from processing import store
 from processing.lease import WorkerLease
 from processing.model import Enqueued, Lease, NewRun, RunState
-from processing.ports import Conn
+from processing.ports import Conn, Content
 from processing.registry import Definition, Registry
 from processing.worker import Worker
 
@@ -100,10 +100,15 @@ class Births:
         self._worker.promised -= prepared.promised
 
     def admit(
-        self, prepared: Prepared, runs: Sequence[NewRun | None], found: Sequence[tuple[int, int | None]]
+        self,
+        prepared: Prepared,
+        runs: Sequence[NewRun | None],
+        found: Sequence[tuple[int, int | None]],
+        contents: Sequence[Content | None] | None = None,
     ) -> list[Enqueued]:
         """After the insert: found holds run_id, and the state of what is new. runs: as they were inserted; None for a
-        wish that was not. The answers go to ``launch`` or ``abandon``."""
+        wish that was not. contents: what they are about, where that is known and committed. The answers go to
+        ``launch`` or ``abandon``."""
         self._worker.promised -= prepared.promised
         answers = []
         for run, (run_id, state), token, definition in zip(
@@ -115,17 +120,17 @@ class Births:
             if claimed and token is not None:
                 self._worker.expect(_born(run_id, token, run, definition))
             answers.append(Enqueued(run_id, created=state is not None, claimed=claimed))
+        for (run_id, state), content in zip(found, contents or (), strict=False):
+            if content is not None and state is not None:
+                self._worker.fresh.keep(run_id, content)
         return answers
 
     def launch(self, enqueued: Sequence[Enqueued]) -> None:
         """After the commit: start the runs claimed here, and tell the processes of the others."""
-        waiting = not enqueued
-        for each in enqueued:
-            if each.claimed:
-                self._worker.begin(each.run_id)
-            elif each.created:
-                waiting = True
-        if waiting:
+        claimed = [each.run_id for each in enqueued if each.claimed]
+        if claimed:
+            self._worker.begin(claimed)
+        if not enqueued or any(each.created and not each.claimed for each in enqueued):
             self._tell()
 
     def abandon(self, enqueued: Sequence[Enqueued]) -> None:

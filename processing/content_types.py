@@ -6,6 +6,7 @@ verified, and what cannot be verified contradicts nothing.
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 
 
@@ -213,6 +214,7 @@ def recognized(mime: str | None) -> bool:
     return bare(mime) not in UNRECOGNIZED
 
 
+@functools.lru_cache(1024)
 def families(mime: str | None) -> frozenset[str]:
     """The families a type stands for; empty when it cannot be verified."""
     name = bare(mime)

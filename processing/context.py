@@ -8,13 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import structlog
-
 from processing.failures import FatalError
 from processing.ports import Content, Subjects
 from storage_tiers.tier import WHOLE, ByteSpan
-
-log = structlog.get_logger("sluice.engine")
 
 
 class Log(Protocol):
@@ -26,21 +22,21 @@ class Log(Protocol):
 
 
 class StepLog:
-    """The engine's log, each line with the run and the step it is of."""
+    """A run's log, each line with the step it is of."""
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_log", "_step")
 
-    def __init__(self, run: int, step: str) -> None:
-        self._fields = {"run": run, "step": step}
+    def __init__(self, log: Log, step: str) -> None:
+        self._log, self._step = log, step
 
     def info(self, event: str, **fields: Any) -> None:
-        log.info(event, **self._fields, **fields)
+        self._log.info(event, step=self._step, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        log.warning(event, **self._fields, **fields)
+        self._log.warning(event, step=self._step, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        log.error(event, **self._fields, **fields)
+        self._log.error(event, step=self._step, **fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +108,20 @@ class Context:
                 event["counts"] = counts
             self.on_progress(event)
 
+    def held(self, span: ByteSpan = WHOLE) -> bytes | None:
+        """The same bytes at once, where they are at hand."""
+        data = self.item.content.data
+        if data is None:
+            return None
+        return data[span.offset :] if span.length is None else data[span.offset : span.offset + span.length]
+
     async def open(self, span: ByteSpan = WHOLE) -> AsyncIterator[bytes]:
         """The content's bytes. Raises the tiers' errors. Closing it early closes the source, and what it holds open."""
+        held = self.held(span)
+        if held is not None:
+            if held:
+                yield held
+            return
         chunks = self.subjects.open(self.item.content, span)
         try:
             async for chunk in chunks:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
@@ -38,6 +38,7 @@ __all__ = ["Engine", "EngineSettings", "Hooks", "NoHooks"]
 
 log = structlog.get_logger("sluice.engine")
 THREADS = 8  # plain ``def`` activities at a time
+TELL = 0.05  # seconds between two words to the other processes that runs wait
 TOKEN_VARIABLE = "SLUICE_RUN_TOKEN"  # noqa: S105 - how a parent hands a lease to the child that isolates its run
 
 
@@ -74,6 +75,7 @@ class Engine:
         self._stored: dict[str, tuple[Definition, int]] = {}
         self._waiting: dict[int, list[asyncio.Future[RunState]]] = {}
         self._loops: list[asyncio.Task[None]] = []
+        self._telling = self._more = False  # others were told of waiting runs a moment ago; and there are more
         self._timer = asyncio.Event()
         self._next_timer = float("inf")  # loop time of the next timer this process knows of
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="activity")
@@ -196,9 +198,25 @@ class Engine:
         """After a rollback: give reserved slots back."""
         self.births.abandon(enqueued)
 
+    def hurry(self, names: Iterable[tuple[int, int]]) -> None:
+        """Somebody waits for the runs about these subjects (bucket id, seq): none of them gives way here any more."""
+        self._worker.hurry(names)
+
     def _tell(self) -> None:
+        """Runs wait. Other processes hear it once in a while: under load they look by themselves."""
         self._worker.nudge()
-        self._notifier.publish("run")
+        if not self._telling:
+            self._notifier.publish("run")
+            self._telling = True
+            asyncio.get_running_loop().call_later(TELL, self._told)
+        else:
+            self._more = True
+
+    def _told(self) -> None:
+        self._telling = False
+        if self._more:
+            self._more = False
+            self._tell()
 
     async def supersede(self, conn: Conn, run_ids: Sequence[int]) -> None:
         """In a transaction that removes their subjects: end these runs, if they live, as cancelled (superseded)."""
@@ -213,6 +231,7 @@ class Engine:
         deadline = loop.time() + timeout
         future: asyncio.Future[RunState] = loop.create_future()
         self._waiting.setdefault(run_id, []).append(future)
+        self._worker.hurry_run(run_id)
         pause = 0.05
         try:
             # The end of a run in this process arrives by the future; of another process's run the table knows.

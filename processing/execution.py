@@ -7,9 +7,11 @@ Parking); the worker writes that.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
+from types import CoroutineType
 from typing import Any
 from uuid import UUID
 
@@ -41,6 +43,8 @@ log = structlog.get_logger("sluice.engine")
 
 NET = 300.0  # a run parked on a breaker looks again after NET to 2 NET seconds, whatever was lost
 EVENT_SHIFT = 20  # event index = epoch << EVENT_SHIFT | n
+DONE = (StepStatus.COMPLETED, StepStatus.DEGRADED)
+WORDS = {status: status.name.lower() for status in StepStatus}
 
 
 class Interrupt(StrEnum):
@@ -65,15 +69,20 @@ class Execution:
         around: Surroundings,
         journal: Sequence[StepRow] = (),
         payload: Mapping[str, Any] | None = None,
+        facts: Content | None = None,
     ) -> None:
+        """facts: the subject's, when they are at hand."""
         self.lease = lease
+        self.log = log.bind(run=lease.run_id)
         self.task: asyncio.Task[None] | None = None
         self.reason: Interrupt | None = None
         self.context: Context | None = None  # while a step runs
         self.idle = around.settings.step_idle
         self._around = around
         self._payload = payload
-        self._journal = list(journal)
+        self._facts = facts
+        self._journal = journal  # of earlier leases
+        self._tries = Counter(row.step for row in journal if row.status is StepStatus.FAILED)
         self._steps: list[StepRow] = []  # of this lease
         self._events: list[EventRow] = []
         self._flushed_steps = 0
@@ -145,17 +154,17 @@ class Execution:
         current = self._current()
         newer = current is not None and around.order_of(current.fingerprint) > order
         for row in self._journal:
-            if row.status in (StepStatus.COMPLETED, StepStatus.DEGRADED):
+            if row.status in DONE:
                 self._earlier[row.step] = load(row.output) or {}
                 if row.status is StepStatus.DEGRADED:
                     self._degraded[row.step] = row.code or "internal"
         steps = planned(self._definition, current, newer, self._earlier)
-        facts: Content | None = None
-        if lease.subject is not None:
+        facts, self._facts = self._facts, None
+        if facts is None and lease.subject is not None:
             try:
                 facts = await around.subjects.load(lease.subject)
             except Exception as error:
-                log.warning("subject-unreadable", run=lease.run_id, error=type(error).__name__)
+                self.log.warning("subject-unreadable", error=type(error).__name__)
                 return self._park("subject", after=self._backoff().delay(1, around.chance()))
             if facts is None:
                 return self._end(RunState.CANCELLED, "superseded")
@@ -191,8 +200,7 @@ class Execution:
         """One step, until it is done (None) or the lease ends. A failed attempt ends the lease: the wait is parked."""
         around, lease = self._around, self.lease
         name = step.activity
-        tried = sum(row.step == name and row.status is StepStatus.FAILED for row in self._journal)
-        attempt = tried + 1
+        attempt = self._tries[name] + 1 if self._tries else 1
         if lease.overdue and name == self._cursor():
             code = self._overdue_code()
             return await self._failed_attempt(step, activity, attempt, code, "deadline", 0.0, final=True)
@@ -233,7 +241,7 @@ class Execution:
         if permit is not None:
             await around.breakers.up(permit)
         seconds = around.monotonic() - started
-        self._record(step, attempt, StepStatus.COMPLETED, output, None, seconds, 100.0 * (position + 1) / (total + 1))
+        self._record(name, attempt, StepStatus.COMPLETED, output, None, seconds, 100.0 * (position + 1) / (total + 1))
         if not step.lazy and not self._untouched:
             await self.flush()
         return None
@@ -257,7 +265,7 @@ class Execution:
             item=item,
             subjects=around.subjects,
             services=around.services,
-            log=StepLog(lease.run_id, step.activity),
+            log=StepLog(self.log, step.activity),
             state=dict(self._poll_state.get(step.activity) or {}),
             signal=self._payload,
             settings=around.app_settings,
@@ -274,14 +282,14 @@ class Execution:
                 result = await asyncio.get_running_loop().run_in_executor(around.threads, call)
             else:
                 result = activity.function(item, context)
-                if asyncio.iscoroutine(result):
+                if isinstance(result, CoroutineType):
                     result = await result
         finally:
             self.context = None
         self._untouched = context.untouched
-        if result is None:
+        if not result and (result is None or type(result) is dict):
             return "{}"
-        if not isinstance(result, Mapping):
+        if not isinstance(result, dict | Mapping):
             raise NotJson(type(result).__name__)
         return dump(result)
 
@@ -299,7 +307,7 @@ class Execution:
                     output = dump({**told, "metadata": error.metadata})
                 except NotJson:  # the refusal stands, whatever was to be said beside it
                     output = dump(told)
-                self._record(step, attempt, StepStatus.BLOCKED, output, error.reason, seconds)
+                self._record(name, attempt, StepStatus.BLOCKED, output, error.reason, seconds)
                 return self._end(RunState.COMPLETED, error.reason, error.detail, blocked=True)
             case FatalError():
                 return await self._failed_attempt(
@@ -311,10 +319,10 @@ class Execution:
                 )
         if isinstance(error, OUTAGES) and not isinstance(error, OSError):
             # The database went away while the step read content out of it: that spends no attempt.
-            log.warning("step-interrupted", run=self.lease.run_id, step=name, error=type(error).__name__)
+            self.log.warning("step-interrupted", step=name, error=type(error).__name__)
             return self._park("database", name, after=self._backoff().delay(1, self._around.chance()))
         # Its text may hold content: the kind of the exception has to do.
-        log.warning("step-raised", run=self.lease.run_id, step=name, attempt=attempt, error=type(error).__name__)
+        self.log.warning("step-raised", step=name, attempt=attempt, error=type(error).__name__)
         return await self._failed_attempt(step, activity, attempt, activity.code, type(error).__name__, seconds)
 
     async def _failed_attempt(
@@ -334,7 +342,7 @@ class Execution:
         self._failed += 1
         limit = self._limit(step, activity)
         output = dump({"detail": detail}) if detail else None
-        self._record(step, attempt, StepStatus.FAILED, output, code, seconds)
+        self._record(name, attempt, StepStatus.FAILED, output, code, seconds)
         if not final and attempt < limit:
             self._around.hooks.retry(name)
             delay = self._backoff().delay(attempt, self._around.chance(), least)
@@ -352,7 +360,7 @@ class Execution:
     async def _degrade(self, step: Step, code: str, seconds: float) -> None:
         """Go on without an optional step: a row of its own, attempt 0, so that a replay goes on too."""
         self._degraded[step.activity] = code
-        self._record(step, 0, StepStatus.DEGRADED, "{}", code, seconds)
+        self._record(step.activity, 0, StepStatus.DEGRADED, "{}", code, seconds)
         if not step.lazy:
             await self.flush()
 
@@ -360,7 +368,7 @@ class Execution:
         """No attempt is spent: a required step waits parked, an optional one is left for later."""
         name = step.activity
         self._around.hooks.step(name, "dependency-down", seconds)
-        log.info("dependency-down", run=self.lease.run_id, step=name, dependency=down.name)
+        self.log.info("dependency-down", step=name, dependency=down.name)
         if step.required or self.lease.input.get("fills"):
             state = dict(self._poll_state)
             state["down"] = down.code
@@ -406,7 +414,7 @@ class Execution:
 
     def _park_visibly(self, reason: str, step: str | None = None) -> Parking:
         """This process does not know what to do; another may. Look again in a minute or so."""
-        log.warning("run-not-understood", run=self.lease.run_id, workflow=self.lease.workflow, reason=reason)
+        self.log.warning("run-not-understood", workflow=self.lease.workflow, reason=reason)
         return self._park(reason, step, after=60.0 * (1.0 + self._around.chance()))
 
     def _park(
@@ -431,7 +439,7 @@ class Execution:
         try:
             stored = dump(state)
         except NotJson:
-            log.error("park-state-not-json", run=self.lease.run_id, step=step)
+            self.log.error("park-state-not-json", step=step)
             stored = dump({"at": step})
         awaited = key.removeprefix("run:") if key is not None and key.startswith("run:") else ""
         return Parking(
@@ -459,14 +467,8 @@ class Execution:
                 Verdict.FAILED if state is not RunState.COMPLETED else Verdict.QUARANTINED if blocked else Verdict.READY
             )
             if state is RunState.COMPLETED:
-                self._record(
-                    Step(definition.finalize, True, True, 1),
-                    1,
-                    StepStatus.COMPLETED,
-                    dump({"verdict": verdict}),
-                    None,
-                    0.0,
-                )
+                decided = dump({"verdict": verdict})
+                self._record(definition.finalize, 1, StepStatus.COMPLETED, decided, None, 0.0)
         processing = self._merged()
         results = {
             name: output for name, output in self._earlier.items() if name != (definition and definition.finalize)
@@ -514,7 +516,7 @@ class Execution:
         merged: dict[str, Any] = {}
         for output in self._earlier.values():
             found = output.get("metadata")
-            if isinstance(found, Mapping):
+            if isinstance(found, dict):
                 merged.update(found)
         for row in self._steps:
             if row.status is StepStatus.BLOCKED:
@@ -535,7 +537,7 @@ class Execution:
 
     def _record(
         self,
-        step: Step,
+        name: str,
         attempt: int,
         status: StepStatus,
         output: str | None,
@@ -543,14 +545,16 @@ class Execution:
         seconds: float,
         progress: float | None = None,
     ) -> None:
-        around, name = self._around, step.activity
+        around = self._around
         row = StepRow(self.lease.run_id, name, attempt, status, output, code, around.now() - seconds, seconds)
+        word = WORDS[status]
         self._steps.append(row)
-        self._journal.append(row)
-        if status in (StepStatus.COMPLETED, StepStatus.DEGRADED):
+        if status in DONE:
             self._earlier[name] = load(output) or {}  # what a replay would see
             self._poll_state.pop(name, None)
-        event: dict[str, Any] = {"step": name, "status": status.name.lower(), "ms": round(seconds * 1000, 1)}
+        elif status is StepStatus.FAILED:
+            self._tries[name] += 1
+        event: dict[str, Any] = {"step": name, "status": word, "ms": round(seconds * 1000, 1)}
         if attempt > 1:
             event["attempt"] = attempt
         if code is not None:
@@ -558,9 +562,9 @@ class Execution:
         if progress is not None:
             event["progress"] = round(progress)
         self._event("step", event)
-        around.hooks.step(name, status.name.lower(), seconds)
-        self.told[name] = status.name.lower()
-        log.debug("step", run=self.lease.run_id, step=name, attempt=attempt, status=self.told[name], code=code)
+        around.hooks.step(name, word, seconds)
+        self.told[name] = word
+        self.log.debug("step", step=name, attempt=attempt, status=word, code=code)
 
     def _progress(self, step: str, event: Mapping[str, Any]) -> None:
         self._event("progress", {"step": step, **event})

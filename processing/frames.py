@@ -8,19 +8,25 @@ A request's header is ``{"jobs": [{"op", "params", "length"}, …]}``, a reply's
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 PREFIX = struct.Struct("!I")
 MAX_HEADER = 1 << 20
 
 
-def frame(header: Mapping[str, Any]) -> bytes:
+def frame(content: Mapping[str, Any]) -> bytes:
     """Prefix and header; payloads follow."""
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = msgspec.json.encode(content)
     return PREFIX.pack(len(text)) + text
+
+
+def header(text: bytes) -> Any:
+    """Raises ValueError, RecursionError."""
+    return msgspec.json.decode(text)
 
 
 def header_length(prefix: bytes | bytearray) -> int:

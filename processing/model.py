@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 
@@ -114,8 +114,7 @@ class StepStatus(IntEnum):
     BLOCKED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
+class StepRow(NamedTuple):
     """One attempt of a step in the journal. started in Unix seconds."""
 
     run_id: int
@@ -128,8 +127,7 @@ class StepRow:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(NamedTuple):
     run_id: int
     idx: int
     at: float

@@ -1,6 +1,6 @@
 """Hints between processes over one LISTEN connection. A hint may be lost; whoever needs the truth polls.
 
-``publish`` never runs in a caller's transaction: the first hint leaves at once, those that follow within 20 ms leave
+``publish`` never runs in a caller's transaction: the first hint leaves at once, those that follow shortly after leave
 together. The connection is made again when it goes; every time it listens anew, subscribers look around once, since
 what was said in between is gone.
 """
@@ -15,13 +15,14 @@ from typing import Any
 
 import asyncpg
 import structlog
+from asyncpg.prepared_stmt import PreparedStatement
 
 from processing.journal import OUTAGES, jitter
 
 log = structlog.get_logger("sluice.notifier")
 
 CHANNEL = "sluice"
-COALESCE = 0.02  # seconds
+COALESCE = 0.005  # seconds: a reader may wait for what is said
 LARGEST = 7900  # bytes; Postgres takes less than 8000
 
 # The commit of a notification has nothing to make durable.
@@ -57,6 +58,7 @@ class Notifier:
         self._leaving: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
         self._conn: asyncpg.Connection | None = None
+        self._sending: PreparedStatement[Any] | None = None  # of that connection
         self._gone = asyncio.Event()
         self._lock = asyncio.Lock()  # one statement at a time on the connection
         self.sessions = 0  # how often it has begun to listen
@@ -119,7 +121,12 @@ class Notifier:
             if conn is not None:
                 try:
                     async with self._lock:
-                        await conn.execute(_SEND, CHANNEL, batch, timeout=self._probe)
+                        sending = self._sending
+                        if sending is None:  # prepared once: a connection that listens is no pooler's
+                            sending = await conn.prepare(_SEND, timeout=self._probe)
+                            if conn is self._conn:
+                                self._sending = sending
+                        await sending.fetch(CHANNEL, batch, timeout=self._probe)
                 except (*OUTAGES, asyncpg.PostgresError) as error:
                     log.warning("hints-lost", count=len(batch), error=type(error).__name__)
                     self._gone.set()
@@ -171,7 +178,7 @@ class Notifier:
         log.warning("listener-gone")
 
     def _drop(self) -> None:
-        conn, self._conn = self._conn, None
+        conn, self._conn, self._sending = self._conn, None, None
         if conn is not None:
             conn.terminate()
 

@@ -50,6 +50,7 @@ class Content:
     allowed: bool = False  # its digest was released for this tenant: the scan is recorded as passed by that
     generation: int = 1
     restore: Mapping[str, Any] = field(default_factory=dict)
+    data: bytes | None = field(default=None, repr=False, compare=False)  # all of it, where it is still at hand
     part_sizes: Sequence[int] = ()  # of a multipart content, in order: a sha256-tree digest is checked part by part
 
 

@@ -1,7 +1,8 @@
 """A pool of sandboxed children for parsers of hostile bytes: persistent, so that a call costs a round trip on a socket,
 and killed and replaced when one dies or takes too long.
 
-Small jobs that wait at the same moment share one frame. A batch whose child dies is taken apart and each job tried once
+Small jobs share frames: those asked for in one turn of the loop, and those that arrive while a frame is under way make
+up the next one, unless it takes long. A batch whose child dies is taken apart and each job tried once
 more alone, so that one bad content does not fail its neighbours. Heavy jobs leave one child free for small ones.
 """
 
@@ -20,7 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from processing.frames import PREFIX, frame, header_length
+from processing.frames import PREFIX, frame, header, header_length
+
+GATHER = 0.005  # seconds that small jobs wait for a frame under way before another child gets them
+SHARED = 5.0  # seconds for a frame of several jobs; then each has its own time alone
+CHUNK = 64 << 10
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -100,6 +105,10 @@ class Sandbox:
         self._heavy: deque[_Job] = deque()
         self._idle: list[_Child] = []
         self._busy: dict[asyncio.Task[None], list[_Job]] = {}
+        self._frame: asyncio.Task[None] | None = None  # the last one of small jobs, while it is under way
+        self._sent = 0.0
+        self._called = False
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def call(
@@ -127,7 +136,9 @@ class Sandbox:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         job = _Job(op, params or {}, size, whole, source, wall or self.limits.wall, future, alone=not small)
         (self._small if small else self._heavy).append(job)
-        self._dispatch()
+        if not self._called:
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
         try:
             return await future
         except asyncio.CancelledError:
@@ -138,6 +149,8 @@ class Sandbox:
     async def close(self) -> None:
         """Kill every child; calls under way fail."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         for task in list(self._busy):
             task.cancel()
         if self._busy:
@@ -150,17 +163,29 @@ class Sandbox:
             await self._idle.pop().kill()
 
     def _dispatch(self) -> None:
+        self._called = False
+        loop = asyncio.get_running_loop()
         while not self._closed and len(self._busy) < self.limits.children:
-            batch = self._next_batch()
+            batch = self._next_batch(self._frame is not None and loop.time() - self._sent < GATHER)
             if not batch:
-                return
-            task = asyncio.get_running_loop().create_task(self._serve(batch), name="sandbox")
+                break
+            task = loop.create_task(self._serve(batch), name="sandbox")
             self._busy[task] = batch
+            if not batch[0].alone:
+                self._frame, self._sent = task, loop.time()
             for job in batch:
                 job.task = task
             task.add_done_callback(self._served)
+        if self._small and self._timer is None and not self._closed and len(self._busy) < self.limits.children:
+            self._timer = loop.call_later(GATHER, self._overdue)
+
+    def _overdue(self) -> None:
+        self._timer = None
+        self._dispatch()
 
     def _served(self, task: asyncio.Task[None]) -> None:
+        if task is self._frame:
+            self._frame = None
         if not task.cancelled():
             task.exception()  # the jobs' futures carry what there is to say
         for job in self._busy.pop(task):
@@ -168,9 +193,10 @@ class Sandbox:
                 _fail(job, SandboxError("killed", "the call was given up"))
         self._dispatch()
 
-    def _next_batch(self) -> list[_Job]:
+    def _next_batch(self, gathering: bool) -> list[_Job]:
+        """gathering: small jobs that may share a frame wait for the one under way."""
         batch: list[_Job] = []
-        while self._small and len(batch) < self.limits.batch:
+        while self._small and len(batch) < self.limits.batch and (self._small[0].alone or not gathering):
             if self._small[0].future.done():
                 self._small.popleft()
                 continue
@@ -193,7 +219,8 @@ class Sandbox:
                 child = await _Child.start(self.limits)
                 self.counts.started += 1
                 self.counts.network = child.network
-            async with asyncio.timeout(max(job.wall for job in batch)):
+            wall = max(job.wall for job in batch)
+            async with asyncio.timeout(wall if len(batch) == 1 else min(wall, SHARED)):
                 results = await child.exchange(batch, self.limits.reply)
         except TimeoutError:
             self._lost("timeout", batch)
@@ -249,6 +276,7 @@ class _Child:
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self._process = process
         self._sock = sock
+        self._rest = bytearray()  # received, not taken yet
         self._loop = asyncio.get_running_loop()
         self.network = ""
         self.served = 0
@@ -294,7 +322,7 @@ class _Child:
                 length = int(entry["length"])
                 if not 0 <= length <= most:
                     raise _ChildDied
-                results.append(Result(entry["value"], bytes(await self._receive(length))))
+                results.append(Result(entry["value"], await self._receive(length)))
         except (KeyError, TypeError, ValueError):
             raise _ChildDied from None  # it speaks in tongues: treat it as taken over
         return results
@@ -324,13 +352,28 @@ class _Child:
     async def _header(self) -> Any:
         try:
             length = header_length(await self._receive(PREFIX.size))
-            return json.loads(await self._receive(length))
-        except ValueError:
+            return header(await self._receive(length))
+        except (ValueError, RecursionError):
             raise _ChildDied from None
 
-    async def _receive(self, length: int) -> bytearray:
+    async def _receive(self, length: int) -> bytes:
+        rest = self._rest
+        while len(rest) < length <= CHUNK:
+            try:
+                data = await self._loop.sock_recv(self._sock, CHUNK)
+            except OSError:
+                raise _ChildDied from None
+            if not data:
+                raise _ChildDied
+            rest += data
+        taken = bytes(rest[:length])
+        del rest[:length]
+        return taken if len(taken) == length else await self._receive_long(taken, length)
+
+    async def _receive_long(self, start: bytes, length: int) -> bytes:
         buffer = bytearray(length)
-        view = memoryview(buffer)
+        buffer[: len(start)] = start
+        view = memoryview(buffer)[len(start) :]
         while view:
             try:
                 count = await self._loop.sock_recv_into(self._sock, view)
@@ -339,7 +382,7 @@ class _Child:
             if not count:
                 raise _ChildDied
             view = view[count:]
-        return buffer
+        return bytes(buffer)
 
     async def kill(self) -> None:
         self._sock.close()

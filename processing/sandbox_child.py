@@ -16,12 +16,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from processing.frames import PREFIX, frame, header_length
+from processing.frames import PREFIX, frame, header, header_length
 from processing.parsers import Operation, ParserError
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # sched.h
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # sys/prctl.h
 NOBODY = 65534
+BUFFER = 256 << 10  # a frame of small jobs in one read
 
 
 def main() -> None:
@@ -34,9 +35,9 @@ def main() -> None:
         sock.sendall(frame({"hello": {"error": f"{type(error).__name__}: {error}"}}))
         return
     sock.sendall(frame({"hello": hello}))
-    with sock.makefile("rb") as stream:
+    with sock.makefile("rb", buffering=BUFFER) as stream:
         while prefix := stream.read(PREFIX.size):
-            jobs = json.loads(stream.read(header_length(prefix)))["jobs"]
+            jobs = header(stream.read(header_length(prefix)))["jobs"]
             results, payloads = [], []
             for job in jobs:
                 data = stream.read(job["length"])

@@ -13,7 +13,9 @@ import structlog
 from asyncpg import Pool
 
 from processing import store
+from processing.courtesy import Courtesy
 from processing.execution import Execution, Interrupt, LeaseLost
+from processing.fresh import Fresh
 from processing.journal import OUTAGES, Committer, Later, jitter
 from processing.lease import WorkerLease
 from processing.model import Enqueued, Entry, Finish, Lease, NewRun, Outcome, Parking, Subject
@@ -24,6 +26,8 @@ from processing.surroundings import Surroundings
 log = structlog.get_logger("sluice.engine")
 ISOLATED_AT_ONCE = 2  # children for runs whose workers were lost; each is a whole interpreter
 
+GATHER = 0.02  # seconds that a claim waits for slots, so that it is worth its round trip
+FOLLOW = 0.1  # seconds between looks for the followers of ended runs, all ends in between at once
 WATCH = 0.25  # seconds between looks at stalled steps, unwritten events, the lease
 EVENTS_EVERY = 4  # looks between writes of progress
 
@@ -60,6 +64,8 @@ class Worker:
         self._parks: Committer[Parking, bool] = Committer(self._write_parks, **make)  # type: ignore[arg-type]
         self._ends: Committer[Finish, bool] = Committer(self._write_ends, **make)  # type: ignore[arg-type]
         self.held: dict[int, Execution] = {}
+        self.fresh = Fresh(around.monotonic)
+        self._courtesy = Courtesy(self._begin, asyncio.get_running_loop)
         self.reserved: dict[int, Lease] = {}  # born claimed, their transactions not known to have committed
         self.promised = 0  # slots asked for by enqueues whose statement is under way
         self._per_tenant: Counter[int] = Counter()
@@ -100,17 +106,36 @@ class Worker:
         self._per_tenant[lease.tenant] += 1
 
     def forget(self, run_id: int) -> None:
-        """A born-claimed run whose transaction did not commit."""
+        """A born-claimed run whose transaction did not commit, or whose lease was taken away before it began."""
         lease = self.reserved.pop(run_id, None)
         if lease is not None:
             self._count_out(lease)
 
-    def begin(self, run_id: int) -> None:
-        """A born-claimed run, after the commit."""
-        lease = self.reserved.pop(run_id, None)
-        if lease is not None:
-            self._count_out(lease)
-            self._start(Execution(lease, self._around))
+    def begin(self, run_ids: Sequence[int]) -> None:
+        """Born-claimed runs, after the commit: now, or soon."""
+        if self._stopping:
+            self._begin(run_ids)
+        else:
+            self._courtesy.arrive(run_ids)
+
+    def hurry(self, names: Iterable[tuple[int, int]]) -> None:
+        """Somebody waits for the runs about these subjects (bucket id, seq)."""
+        if self._courtesy:
+            wanted = set(names)
+            about = (lease.subject for lease in self.reserved.values() if lease.subject is not None)
+            if any((subject.bucket_id, subject.seq) in wanted for subject in about):
+                self._courtesy.hurry()
+
+    def hurry_run(self, run_id: int) -> None:
+        if run_id in self.reserved:
+            self._courtesy.hurry()
+
+    def _begin(self, run_ids: Sequence[int]) -> None:
+        for run_id in run_ids:
+            lease = self.reserved.pop(run_id, None)
+            if lease is not None:
+                self._count_out(lease)
+                self._start(Execution(lease, self._around, facts=self.fresh.take(run_id)))
 
     def _count_out(self, lease: Lease) -> None:
         self._per_tenant[lease.tenant] -= 1
@@ -137,6 +162,7 @@ class Worker:
     async def drain(self, patience: float) -> None:
         """Stop claiming, let runs finish for so many seconds, hand the others back."""
         self._stopping = True
+        self._courtesy.hurry()
         for task in self._loops[1:]:
             task.cancel()
         for task in set(self._isolating):
@@ -186,6 +212,8 @@ class Worker:
         execution = self.held.get(run_id)
         if execution is not None:
             execution.interrupt(Interrupt.LOST)
+        else:
+            self.forget(run_id)
 
     async def _release(self, run_ids: Sequence[int]) -> None:
         async with self._pool.acquire() as conn:
@@ -220,10 +248,10 @@ class Worker:
 
     async def _gather(self) -> None:
         """Under load, claim several at a time: wait a moment for more slots to come free."""
-        enough = max(1, min(16, self._settings.slots // 4))
-        if 0 < self.free < enough:
+        enough = max(1, min(32, self._settings.slots // 2))
+        if self.free < enough:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.01):
+                async with asyncio.timeout(GATHER):
                     while self.free < enough:
                         self._room.clear()
                         await self._room.wait()
@@ -274,7 +302,8 @@ class Worker:
                 self._isolating.add(task)
                 task.add_done_callback(self._isolating.discard)
             else:
-                self._start(Execution(lease, self._around, journal, payloads.get(lease.run_id)))
+                facts = self.fresh.take(lease.run_id) if lease.epoch == 1 else None
+                self._start(Execution(lease, self._around, journal, payloads.get(lease.run_id), facts))
 
     async def take(self, run_id: int, token: UUID | None) -> Execution | None:
         """Claim one run by id and start it."""
@@ -293,9 +322,13 @@ class Worker:
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_report)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("engine-task-failed", error=type(error).__name__, exc_info=error)
 
     def _start(self, execution: Execution) -> None:
         self.held[execution.lease.run_id] = execution
@@ -343,9 +376,8 @@ class Worker:
             hooks = self._around.hooks
             state, seconds = outcome.state.name.lower(), execution.lease.age + execution.seconds
             hooks.run(outcome.workflow, state, seconds)
-            log.info(
+            execution.log.info(
                 "run",
-                run=outcome.run_id,
                 workflow=outcome.workflow,
                 state=state,
                 verdict=outcome.verdict,
@@ -491,6 +523,7 @@ class Worker:
                     woken = await store.end_followers(conn, keys)
                 if woken:
                     self._launch(())
+                await asyncio.sleep(FOLLOW)
         finally:
             self._waking = False
 
@@ -502,6 +535,7 @@ class Worker:
             await asyncio.sleep(WATCH)
             looks += 1
             self._lease.tick()
+            self.fresh.expire()
             if self.held and not self._lease.valid:
                 log.warning("lease-unconfirmed", runs=len(self.held))
                 self.lose_all()
@@ -531,8 +565,3 @@ def run_key(run_id: int) -> str:
 
 def _subjects(finishes: Iterable[Finish]) -> list[Subject]:
     return sorted({f.outcome.subject for f in finishes if f.outcome.subject is not None})
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("engine-task-failed", error=type(error).__name__, exc_info=error)

@@ -8,6 +8,7 @@ from typing import Any
 
 from processing.births import Prepared, Wish
 from processing.model import Enqueued, NewRun
+from processing.ports import Content
 
 
 class Births:
@@ -15,6 +16,7 @@ class Births:
 
     def __init__(self, engine: Any, claimed: bool) -> None:
         self._engine, self._claimed = engine, claimed
+        self.contents: dict[int, Content] = {}  # handed to runs
 
     async def prepare(self, wishes: Sequence[Wish]) -> Prepared:
         definition: Any = SimpleNamespace(lane="", fingerprint="definition")
@@ -24,8 +26,15 @@ class Births:
         pass
 
     def admit(
-        self, prepared: Prepared, runs: Sequence[NewRun | None], found: Sequence[tuple[int, int | None]]
+        self,
+        prepared: Prepared,
+        runs: Sequence[NewRun | None],
+        found: Sequence[tuple[int, int | None]],
+        contents: Sequence[Content | None] | None = None,
     ) -> list[Enqueued]:
         made = [(number, run) for run, (number, _) in zip(runs, found, strict=True) if run is not None]
         self._engine.runs |= dict(made)
+        self.contents |= {
+            number: content for (number, _), content in zip(found, contents or (), strict=False) if content is not None
+        }
         return [Enqueued(number, True, self._claimed) for number, _ in made]

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from uuid import UUID
 
 import asyncpg
 
-from gateway.db import heads, runs, verdicts
+from gateway.db import blobs, heads, runs, verdicts
 from gateway.db.errors import BucketGone, Busy, StagingLost, Unknown
 from gateway.db.insertion import Completed, Completion, Inline, Skipped, Staged
 from gateway.domain.ids import blob_id, random64
 from gateway.domain.objects import NULL_ID, State, Versioning, VersionRef
 from processing.births import Prepared, Wish
 from processing.model import NewRun
+from processing.ports import Content, Piece
 from storage_tiers import failpoints
 
 LOST = (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError)
 
-STORE = "SELECT * FROM store_objects(" + ", ".join(f"${n}" for n in range(1, 31)) + ")"
+# Tenants are its first argument, digests its 15th.
+STORE = f"""
+SELECT s.*, EXISTS (SELECT FROM allowed_digest a
+                     WHERE a.account_id = ($1::bigint[])[s.i + 1] AND a.digest = ($15::text[])[s.i + 1]) AS allowed
+  FROM store_objects({", ".join(f"${n}" for n in range(1, 31))}) s"""
 
 
 class Fate(IntEnum):
@@ -60,13 +66,14 @@ class Storing:
         chosen = [self._choose(c.bucket, c.key, c.attributes.content_type) for c in batch]
         tenants = [c.bucket.owner.id for c in batch]
         random = [random64() for _ in batch]
+        names = [blob_name(c) for c in batch]
         prepared = await self._engine.births.prepare(
             [Wish("post_upload", each.pipeline, tenant) for each, tenant in zip(chosen, tenants, strict=True)]
         )
         sent = False
         try:
             async with self._pool.acquire() as conn:
-                arguments = self._arguments(batch, tenants, random, chosen, prepared)
+                arguments = self._arguments(batch, tenants, random, names, chosen, prepared)
                 failpoints.point("store.sending")
                 sent = True
                 rows = await conn.fetch(STORE, *arguments)
@@ -80,15 +87,17 @@ class Storing:
             self._engine.births.release(prepared)
             raise
         made: list[NewRun | None] = []
+        contents: list[Content | None] = []
         results: list[Completed | Exception | None] = []
-        for row, c, tenant, rnd, each in zip(rows, batch, tenants, random, chosen, strict=True):
+        for row, c, tenant, rnd, each, blob in zip(rows, batch, tenants, random, chosen, names, strict=True):
             fate, seq = row["outcome"], row["seq"]
             stored = fate == Fate.STORED
             ref = VersionRef(c.bucket.id, c.key, seq, rnd) if stored else None
             made.append(runs.post_upload(tenant, ref, c.digest, each.pipeline) if ref is not None else None)
+            contents.append(_content(ref, c, blob, row) if ref is not None else None)
             results.append(_completed(ref, row) if ref is not None else _failure(Fate(fate), c))
         found = [(row["run_id"], row["run_state"]) for row in rows]
-        self._engine.launch(self._engine.births.admit(prepared, made, found))
+        self._engine.launch(self._engine.births.admit(prepared, made, found, contents))
         return results
 
     def _arguments(
@@ -96,6 +105,7 @@ class Storing:
         batch: Sequence[Completion],
         tenants: Sequence[int],
         random: Sequence[int],
+        names: Sequence[UUID | None],
         chosen: Sequence[runs.Chosen],
         prepared: Prepared,
     ) -> tuple[object, ...]:
@@ -119,10 +129,7 @@ class Storing:
             [c.digest for c in batch],
             [c.attributes.acl for c in batch],
             [c.owner_id for c in batch],
-            [
-                None if not c.size else s.blob if isinstance(s, Staged) else blob_id()
-                for c, s in zip(batch, sources, strict=True)
-            ],
+            names,
             [s.data if isinstance(s, Inline) and s.data else None for s in sources],
             [s.sha256 for s in sources if isinstance(s, Inline | Staged)],
             [each.fingerprint for each in chosen],
@@ -180,6 +187,37 @@ def _completed(ref: VersionRef, row: asyncpg.Record) -> Completed:
         detail=None,
         run_id=row["run_id"],
         modified=row["modified"],
+    )
+
+
+def blob_name(c: Completion) -> UUID | None:
+    """Of the blob that holds it; an empty object has none."""
+    if not c.size:
+        return None
+    return c.source.blob if isinstance(c.source, Staged) else blob_id()
+
+
+def _content(ref: VersionRef, c: Completion, blob: UUID | None, row: asyncpg.Record) -> Content:
+    """What was just stored, as its run would find it (subjects.content_of)."""
+    source, attributes = c.source, c.attributes
+    tier = source.tier if isinstance(source, Staged) else blobs.INLINE
+    return Content(
+        subject=runs.subject(ref),
+        tenant=c.bucket.owner.id,
+        bucket=c.bucket.name,
+        key=c.key,
+        version_id=ref.version_id if row["versioning"] == Versioning.ENABLED else NULL_ID,
+        state=State.SCANNING.word,
+        size=c.size,
+        digest=c.digest,
+        declared_type=attributes.content_type,
+        storage_class=attributes.storage_class,
+        metadata=attributes.metadata,
+        processing={},
+        pieces=[Piece(blob, 0, c.size, tier)] if blob is not None else [],
+        allowed=row["allowed"],
+        restore={"restoring": False, "n": 0},
+        data=source.data if isinstance(source, Inline) else None,
     )
 
 

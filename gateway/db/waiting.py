@@ -1,12 +1,17 @@
-"""Waiting for verdicts: woken by this process, by a notification of another, and by one poll a second as a net."""
+"""Waiting for verdicts: woken by this process, by a notification of another, and by one poll a second as a net.
+
+Hardly anybody waits for a verdict, so a process says what it decided only to those who asked: ``wanted`` names what is
+waited for, and who decides it, or has just done so, answers ``decided``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import asyncpg
 
@@ -15,17 +20,23 @@ from gateway.domain.objects import State, VersionRef
 
 Name = tuple[int, int]  # bucket id, seq: hardly ever ambiguous, and a needless wake-up does no harm
 POLL = 1.0  # seconds
+MEMORY = 4096  # names that were decided here, and names that others want, remembered at most: the latest
 
 
 class Waiting:
-    """cap: how many reads of one tenant may wait at once. publish sends a text to the other processes."""
+    """cap: how many reads of one tenant may wait at once. publish sends a kind (wanted or decided) and a text to the
+    other processes."""
 
-    def __init__(self, pool: asyncpg.Pool, *, cap: int, publish: Callable[[str], None] | None = None) -> None:
+    def __init__(self, pool: asyncpg.Pool, *, cap: int, publish: Callable[[str, str], None] | None = None) -> None:
         self._pool, self._cap, self._publish = pool, cap, publish
         self._waiters: dict[Name, set[asyncio.Event]] = {}
         self._refs: dict[Name, VersionRef] = {}
         self._tenants: Counter[int] = Counter()
         self._poller: asyncio.Task[None] | None = None
+        self.hurry: Callable[[Iterable[Name]], None] = lambda _: None  # whoever decides these may be in less of a hurry
+        self._me = secrets.token_hex(4)
+        self._recent: dict[Name, None] = {}  # decided here
+        self._wanted: dict[Name, None] = {}  # waited for elsewhere
 
     def __len__(self) -> int:
         return sum(self._tenants.values())
@@ -43,6 +54,8 @@ class Waiting:
         self._refs[name] = ref
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll())
+        self.hurry([name])
+        self._say("wanted", [name])
         try:
             # The verdict may have fallen between the caller's look and the line above.
             if ref not in await self._scanning([ref]):
@@ -65,14 +78,30 @@ class Waiting:
         """Wake whoever waits for these, here and in other processes. Never raises."""
         names = [(ref.bucket_id, ref.seq) for ref in refs]
         self._wake(names)
-        if self._publish is not None and names:
-            for start in range(0, len(names), 100):  # a notification holds 8,000 bytes
-                self._publish(json.dumps(names[start : start + 100], separators=(",", ":")))
+        asked = _forget(self._wanted, names)
+        self._say("decided", asked)
+        _remember(self._recent, [name for name in names if name not in asked])  # others' word may be under way
 
     def heard(self, payload: str) -> None:
-        """A notification of another process."""
-        with contextlib.suppress(ValueError, TypeError):
-            self._wake([(int(bucket), int(seq)) for bucket, seq in json.loads(payload)])
+        """Another process has decided."""
+        for _, names in _read(payload):
+            self._wake(names)
+            _forget(self._wanted, names)
+
+    def asked(self, payload: str) -> None:
+        """Another process waits."""
+        for whose, names in _read(payload):
+            if whose != self._me:
+                self.hurry(names)
+                _remember(self._wanted, names)
+                # Once: all who looked before that decision hear it, and the version may be held anew since.
+                self._say("decided", _forget(self._recent, names))
+
+    def _say(self, kind: str, names: Sequence[Name]) -> None:
+        if self._publish is None:
+            return
+        for start in range(0, len(names), 100):  # a notification holds 8,000 bytes
+            self._publish(kind, json.dumps([self._me, names[start : start + 100]], separators=(",", ":")))
 
     def _wake(self, names: Iterable[Name]) -> None:
         for name in names:
@@ -86,6 +115,8 @@ class Waiting:
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 scanning = await self._scanning(list(refs.values()))
                 self._wake([name for name, ref in refs.items() if ref not in scanning])
+                # Again: their word, or the answer, may have been lost.
+                self._say("wanted", [name for name, ref in refs.items() if ref in scanning])
 
     async def _scanning(self, refs: list[VersionRef]) -> set[VersionRef]:
         rows = await self._pool.fetch(
@@ -99,3 +130,27 @@ class Waiting:
             int(State.SCANNING),
         )
         return {VersionRef(*row) for row in rows}
+
+
+def _remember(memory: dict[Name, None], names: Iterable[Name]) -> None:
+    for name in names:
+        memory.pop(name, None)
+        memory[name] = None
+    while len(memory) > MEMORY:
+        del memory[next(iter(memory))]
+
+
+def _forget(memory: dict[Name, None], names: Iterable[Name]) -> list[Name]:
+    """Those that were there."""
+    found = [name for name in names if name in memory]
+    for name in found:
+        memory.pop(name, None)
+    return found
+
+
+def _read(payload: str) -> list[tuple[str, list[Name]]]:
+    """Whose word it is, and its names; nothing when it is not understood."""
+    with contextlib.suppress(ValueError, TypeError):
+        whose, names = json.loads(payload)
+        return [(str(whose), [(int(bucket), int(seq)) for bucket, seq in names])]
+    return []

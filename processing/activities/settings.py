@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +39,7 @@ class ActivitySettings:
 
     @property
     def blocked(self) -> frozenset[str]:
-        named = frozenset(word.lstrip(".").casefold() for word in self.blocked_extensions)
-        return named - {BUILTIN} | EXECUTABLE_EXTENSIONS if BUILTIN in named else named
+        return _blocked(self.blocked_extensions)
 
     def policy(self, scanner: bool) -> str:
         """The part of a pipeline's fingerprint that these settings and the presence of a scanner make up.
@@ -48,6 +48,12 @@ class ActivitySettings:
         """
         parts = [f"{name}={getattr(self, name)!r}" for name in _DECIDES]
         return ";".join([*parts, f"blocked={sorted(self.blocked)}", f"scanner={scanner}"])
+
+
+@functools.lru_cache(16)
+def _blocked(extensions: tuple[str, ...]) -> frozenset[str]:
+    named = frozenset(word.lstrip(".").casefold() for word in extensions)
+    return named - {BUILTIN} | EXECUTABLE_EXTENSIONS if BUILTIN in named else named
 
 
 def settings_of(ctx: Context) -> ActivitySettings:

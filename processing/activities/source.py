@@ -25,5 +25,8 @@ async def read(ctx: Context, span: ByteSpan = WHOLE) -> AsyncGenerator[bytes, No
 
 async def head(ctx: Context, offset: int, length: int) -> bytes:
     """A short span as one piece."""
+    held = ctx.held(ByteSpan(offset, length))
+    if held is not None:
+        return held
     async with aclosing(read(ctx, ByteSpan(offset, length))) as chunks:
         return b"".join([chunk async for chunk in chunks])

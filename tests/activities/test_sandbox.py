@@ -15,6 +15,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 import uvloop
 
+from processing import sandbox
 from processing.sandbox import Sandbox, SandboxError, SandboxLimits
 
 LIMITS = SandboxLimits(table="tests.activities.hostile_table", children=2, cpu=1, wall=20.0)
@@ -67,6 +68,65 @@ def test_concurrent_small_calls_share_frames_and_keep_their_order(run: Run) -> N
         assert [result.payload for result in results] == datas
         assert pool.counts.started <= 2
         await pool.close()
+
+    run(main)
+
+
+def test_small_calls_of_one_turn_share_a_frame_and_a_busy_one_is_waited_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "GATHER", 30.0)
+    frames: list[int] = []
+    exchange = sandbox._Child.exchange
+
+    async def counted(self: Any, batch: Any, most: int) -> Any:
+        frames.append(len(batch))
+        return await exchange(self, batch, most)
+
+    monkeypatch.setattr(sandbox._Child, "exchange", counted)
+
+    async def main() -> None:
+        pool = Sandbox(LIMITS)
+        await pool.call("do", data=b"echo")
+        first = [asyncio.ensure_future(pool.call("do", data=b"echo")) for _ in range(5)]
+        while len(frames) < 2:
+            await asyncio.sleep(0)
+        second = [asyncio.ensure_future(pool.call("do", data=b"echo")) for _ in range(3)]
+        await asyncio.gather(*first, *second)
+        assert frames == [1, 5, 3] and pool.counts.started == 1
+        await pool.close()
+
+    run(main)
+
+
+def test_a_frame_that_takes_long_is_not_waited_for(run: Run) -> None:
+    async def main() -> None:
+        pool = Sandbox(LIMITS)
+        await pool.call("do", data=b"echo")
+        slow = asyncio.ensure_future(code_of(pool.call("do", data=b"hang", wall=10.0)))
+        while not any(job.data == b"hang" for batch in pool._busy.values() for job in batch):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(8.0):
+            assert (await pool.call("do", data=b"echo")).payload == b"echo"
+        assert not slow.done()
+        await pool.close()
+        assert await slow == "killed"
+
+    run(main)
+
+
+def test_a_hanging_content_holds_up_its_neighbours_for_a_moment_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "SHARED", 0.3)
+
+    async def main() -> None:
+        pool = Sandbox(LIMITS)
+        await pool.call("do", data=b"echo")
+        slow = asyncio.ensure_future(code_of(pool.call("do", data=b"hang", wall=3600.0)))
+        good = [asyncio.ensure_future(pool.call("do", data=b"echo", wall=3600.0)) for _ in range(5)]
+        assert all(result.payload == b"echo" for result in await asyncio.gather(*good))
+        assert not slow.done()
+        await pool.close()
+        assert await slow == "killed"
 
     run(main)
 

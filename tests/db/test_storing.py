@@ -274,6 +274,36 @@ def test_each_end_of_a_flight_has_its_own_fate(run: Any) -> None:
     run(story)
 
 
+@pytest.mark.parametrize("versioning", VERSIONING)
+@pytest.mark.parametrize("kind", ["inline", "staged", "empty", "allowed"])
+def test_what_is_handed_to_a_run_is_what_it_would_find(run: Any, versioning: str, kind: str) -> None:
+    async def story(w: World) -> None:
+        b = await new_bucket(w.pool)
+        await w.pool.execute("UPDATE bucket SET versioning = $2 WHERE id = $1", b.id, VERSIONING[versioning])
+        attributes = Attributes(content_type="text/plain", metadata={"a": "b"}, storage_class="GLACIER")
+        data = b"" if kind == "empty" else b"data"
+        first = w.completion(b, b"k", data, attributes=attributes)
+        if kind == "staged":
+            first = await staged(w, first)
+        if kind == "allowed":
+            await w.pool.execute(
+                "INSERT INTO allowed_digest (account_id, digest, who, why) VALUES ($1, $2, 'x', 'y')",
+                b.owner.id,
+                first.digest,
+            )
+        other = w.completion(b, b"other", b"something else")
+        results = await storing(w).store([other, first])
+        done = results[1]
+        assert isinstance(done, Completed) and done.run_id is not None
+        handed = w.engine.births.contents[done.run_id]
+        assert handed == await w.subjects.load(handed.subject)
+        assert handed.allowed is (kind == "allowed")
+        assert handed.data == (None if kind == "staged" else data)
+        assert handed.data is None or handed.data == b"".join([chunk async for chunk in w.subjects.open(handed)])
+
+    run(story)
+
+
 def test_an_end_that_is_written_twice_is_written_once(run: Any) -> None:
     async def story(w: World) -> None:
         b = await new_bucket(w.pool)
