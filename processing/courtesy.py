@@ -56,6 +56,11 @@ class Courtesy:
         elif not self._armed:
             self._arm(now)
 
+    @property
+    def busy(self) -> bool:
+        """Whether uploads follow each other closely just now."""
+        return self._timers().time() - self._last < self._quiet
+
     def hurry(self) -> None:
         """Start all that wait."""
         if self._waiting:

@@ -27,6 +27,8 @@ log = structlog.get_logger("sluice.engine")
 ISOLATED_AT_ONCE = 2  # children for runs whose workers were lost; each is a whole interpreter
 
 GATHER = 0.02  # seconds that a claim waits for slots, so that it is worth its round trip
+PAUSE = 0.1  # seconds between claims while uploads follow each other closely: those come first,
+PATIENCE = 2.0  # unless a run has waited so many seconds
 FOLLOW = 0.1  # seconds between looks for the followers of ended runs, all ends in between at once
 WATCH = 0.25  # seconds between looks at stalled steps, unwritten events, the lease
 EVENTS_EVERY = 4  # looks between writes of progress
@@ -227,7 +229,7 @@ class Worker:
         pause = self._settings.poll_least
         while not self._stopping:
             try:
-                found, again = await self._claim_once()
+                found, oldest, again = await self._claim_once()
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -239,7 +241,10 @@ class Worker:
                 continue
             if found:
                 pause = self._settings.poll_least
-                await self._gather()
+                if self._courtesy.busy and oldest < PATIENCE:
+                    await asyncio.sleep(PAUSE)
+                else:
+                    await self._gather()
                 continue
             pause = poll_interval(pause, False, self._settings.poll_least, self._settings.poll_most)
             with contextlib.suppress(TimeoutError):
@@ -256,12 +261,13 @@ class Worker:
                         self._room.clear()
                         await self._room.wait()
 
-    async def _claim_once(self) -> tuple[int, bool]:
+    async def _claim_once(self) -> tuple[int, float, bool]:
+        """(runs claimed, seconds that the oldest of them has waited, whether to try again at once)."""
         while self.free <= 0:
             self._room.clear()
             await self._room.wait()
         if not self._lease.valid:
-            return 0, False
+            return 0, 0.0, False
         self._work.clear()
         self.looks += 1
         worker_id, caps = self._lease.worker_id, self._around.registry.caps()
@@ -269,10 +275,10 @@ class Worker:
             self._around.hooks.point("claiming")
             leases, passed = await store.claim(conn, worker_id, self.free, self._settings.tenant_slots, caps)
             if not leases:
-                return 0, passed
+                return 0, 0.0, passed
             self._around.hooks.point("claimed")
             await self._open(conn, leases)
-        return len(leases), passed and self.free > 0
+        return len(leases), max(lease.age for lease in leases), passed and self.free > 0
 
     async def _open(self, conn: Conn, leases: Sequence[Lease]) -> None:
         """Start claimed runs, with the journals of those that ran before."""
