@@ -42,7 +42,7 @@ SETTINGS = {
 }
 # Tables whose rows stay for days and then go by their age: verdicts, answers of completed uploads, journals (dropped by
 # the range, of 131,072 runs at least). No soak sees their end; the report shows them, and does not judge them.
-AGED = "^(verdict|completed_upload|(workflow_step|run_event)_.*)$"
+AGED = "^(verdict|completed_upload|(workflow_step|run_event|run_journal)_.*)$"
 # The set of keys is bounded and filled in the warm-up: from then on every table has as many rows as it will ever have.
 KEYS = 400
 LIMITS: Mapping[str, Limit] = {

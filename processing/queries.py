@@ -69,7 +69,7 @@ async def show(conn: Connection, run_id: int) -> dict[str, Any] | None:
         return None
     steps = await conn.fetch(
         "SELECT step_key AS step, attempt, status, output::text AS output, code, worker_id, started_at, seconds"
-        " FROM workflow_step WHERE run_id = $1 ORDER BY started_at, attempt",
+        " FROM journal_step WHERE run_id = $1 ORDER BY started_at, attempt",
         run_id,
     )
     words = {1: "completed", 2: "failed", 3: "degraded", 4: "blocked"}
@@ -81,7 +81,8 @@ async def show(conn: Connection, run_id: int) -> dict[str, Any] | None:
 async def events(conn: Connection, run_id: int, after: int = -1, limit: int = 500) -> list[dict[str, Any]]:
     """Progress events with an index above after, in order."""
     rows = await conn.fetch(
-        "SELECT idx, at, kind, data::text AS data FROM run_event WHERE run_id = $1 AND idx > $2 ORDER BY idx LIMIT $3",
+        "SELECT idx, at, kind, data::text AS data FROM journal_event"
+        " WHERE run_id = $1 AND idx > $2 ORDER BY idx LIMIT $3",
         run_id,
         after,
         limit,
@@ -205,7 +206,7 @@ async def revive(conn: Connection, run_id: int) -> bool:
             """
 WITH tried AS (
     SELECT coalesce(jsonb_object_agg(step_key, n), '{}') AS base
-    FROM (SELECT step_key, count(*) FILTER (WHERE status = 2) AS n FROM workflow_step WHERE run_id = $1 GROUP BY 1) t
+    FROM (SELECT step_key, count(*) FILTER (WHERE status = 2) AS n FROM journal_step WHERE run_id = $1 GROUP BY 1) t
 ), back AS (
     UPDATE workflow_run r SET state = 1, retry_base = tried.base, recoveries = 0, run_at = clock_timestamp(),
            finished_at = NULL, error_code = NULL, detail = NULL, output = NULL, cancel_requested = false,

@@ -167,7 +167,7 @@ async def history(conn: Connection, run_ids: Sequence[int]) -> dict[int, list[St
     rows = await conn.fetch(
         "SELECT run_id, step_key, attempt, status, output::text AS output, code,"
         " extract(epoch FROM started_at)::float8 AS started, seconds"
-        " FROM workflow_step WHERE run_id = ANY ($1::bigint[]) ORDER BY run_id, started_at, attempt",
+        " FROM journal_step WHERE run_id = ANY ($1::bigint[]) ORDER BY run_id, started_at, attempt",
         run_ids,
     )
     found: dict[int, list[StepRow]] = {run_id: [] for run_id in run_ids}
@@ -359,18 +359,6 @@ async def signal(conn: Connection, wait_key: str, payload: str | None) -> int:
     return await wake_waiting(conn, [wait_key], 0.0)
 
 
-_WAKE_WAITING = """
-WITH due AS (
-    SELECT r.run_id FROM workflow_run r WHERE r.state = 3 AND r.wait_key = ANY ($1::text[])
-    ORDER BY r.run_id FOR NO KEY UPDATE
-), woken AS (
-    UPDATE workflow_run r SET state = 1, wake_at = NULL, park_deadline = NULL, run_at = clock_timestamp()
-    WHERE r.run_id = ANY (ARRAY(SELECT run_id FROM due)) AND r.state = 3
-    RETURNING r.run_id, r.tenant, r.lane
-), active AS MATERIALIZED (
-    SELECT engine_activate(array_agg(tenant), array_agg(lane)) FROM woken HAVING count(*) > 0
-)
-SELECT count(*), (SELECT count(*) FROM active) AS active FROM woken"""
 _WAKE_SPREAD = """
 WITH due AS (
     SELECT r.run_id FROM workflow_run r WHERE r.state = 3 AND r.wait_key = ANY ($1::text[])
@@ -388,7 +376,7 @@ async def wake_waiting(conn: Connection, wait_keys: Sequence[str], spread: float
     """Wake who is parked on these keys: at once, or by timers spread over so many seconds."""
     if spread > 0:
         return int(await conn.fetchval(_WAKE_SPREAD, wait_keys, spread))
-    return int(await conn.fetchval(_WAKE_WAITING, wait_keys))
+    return int(await conn.fetchval("SELECT engine_wake_waiting($1)", wait_keys))
 
 
 async def end_followers(conn: Connection, wait_keys: Sequence[str]) -> int:
@@ -404,7 +392,8 @@ JOIN workflow_run r ON r.run_id = u.run_id
 WHERE r.lease_token = u.token AND r.state = 2
 ORDER BY r.run_id FOR UPDATE OF r"""
 
-_FINISH = "SELECT engine_finish(" + ", ".join(f"${n}" for n in range(1, 25)) + ") AS run_id"
+_FINISH = "SELECT engine_finish(" + ", ".join(f"${n}" for n in range(1, 27)) + ")"
+_FIRST_EVENT = 1 << 20  # idx of the first event of a run's first lease
 
 
 async def held(conn: Connection, finishes: Sequence[Finish]) -> set[int]:
@@ -416,13 +405,14 @@ async def held(conn: Connection, finishes: Sequence[Finish]) -> set[int]:
 async def finish(conn: Connection, finishes: Sequence[Finish]) -> set[int]:
     """End runs, with their events and every step row of this lease once more: those that a crash of the server lost
     after an unawaited commit are there again."""
-    rows = await conn.fetch(_FINISH, *ending_columns(finishes))
-    return {row["run_id"] for row in rows}
+    return set(await conn.fetchval(_FINISH, *ending_columns(finishes)))
 
 
 def ending_columns(finishes: Sequence[Finish]) -> list[list[Any]]:
     """The arrays of engine_finish, in its order."""
     gaps = [(f.run_id, step, dependency) for f in finishes for step, dependency in f.gaps]
+    whole = [_whole(f) for f in finishes]
+    parted = [f for f, journal in zip(finishes, whole, strict=True) if journal is None]
     return [
         [f.run_id for f in finishes],
         [f.token for f in finishes],
@@ -431,12 +421,27 @@ def ending_columns(finishes: Sequence[Finish]) -> list[list[Any]]:
         [f.outcome.detail for f in finishes],
         [f.output for f in finishes],
         [f.failed for f in finishes],
+        [journal and journal[0] for journal in whole],
+        [journal and journal[1] for journal in whole],
         [gap[0] for gap in gaps],
         [gap[1] for gap in gaps],
         [gap[2] for gap in gaps],
-        [position < f.again for f in finishes for position in range(len(f.steps))],
-        *_columns(finishes),
+        [position < f.again for f in parted for position in range(len(f.steps))],
+        *_columns(parted),
     ]
+
+
+def _whole(finish: Finish) -> tuple[str, str] | None:
+    """Steps and events of a run as its one journal row; None when some were sent before. The first event leaves with
+    whatever leaves first, so that a run that still has it has sent nothing."""
+    if not finish.events or finish.events[0].idx != _FIRST_EVENT:
+        return None
+    steps = [
+        (s.step, s.attempt, int(s.status), s.output and msgspec.Raw(s.output.encode()), s.code, s.started, s.seconds)
+        for s in finish.steps
+    ]
+    events = [(e.idx, e.at, e.kind, msgspec.Raw(e.data.encode())) for e in finish.events]
+    return _encode(steps).decode(), _encode(events).decode()
 
 
 # --- workers and their leases ---------------------------------------------------------------------------------------

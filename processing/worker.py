@@ -32,6 +32,7 @@ PATIENCE = 2.0  # unless a run has waited so many seconds
 FOLLOW = 0.1  # seconds between looks for the followers of ended runs, all ends in between at once
 WATCH = 0.25  # seconds between looks at stalled steps, unwritten events, the lease
 EVENTS_EVERY = 4  # looks between writes of progress
+UNSEEN = 1.0  # seconds into a lease before its progress is written at all: most runs have ended by then
 
 Follow = Callable[[Conn, Sequence[NewRun]], Awaitable[list[Enqueued]]]
 
@@ -550,7 +551,7 @@ class Worker:
                 if execution.stalled():
                     log.warning("step-idle", run=execution.lease.run_id)
                     execution.interrupt(Interrupt.IDLE)
-                elif looks % EVENTS_EVERY == 0 and execution.context is not None:
+                elif looks % EVENTS_EVERY == 0 and execution.context is not None and execution.seconds > UNSEEN:
                     entry = execution.unflushed()
                     if entry is not None:
                         self._spawn(self._write_progress(execution, entry))

@@ -1,6 +1,6 @@
 """The short way of a run's end: a scanning version becomes ready, and its run ends, in one statement.
 
-``settle_ready`` (migrations/0004) does what ``VersionSubjects.lock`` and ``settle`` and the engine's ``finish`` do
+``settle_ready`` (migrations/0006) does what ``VersionSubjects.lock`` and ``settle`` and the engine's ``finish`` do
 together, for the ends that are almost all of them. Whatever is not as simple is left to those.
 """
 
@@ -15,7 +15,7 @@ from processing import store
 from processing.model import Finish, RunState, Verdict
 from processing.ports import Conn, Ending
 
-SETTLE = "SELECT * FROM settle_ready(" + ", ".join(f"${n}" for n in range(1, 33)) + ")"
+SETTLE = "SELECT * FROM settle_ready(" + ", ".join(f"${n}" for n in range(1, 36)) + ")"
 ENDINGS = (Ending.ENDED, Ending.LOST, Ending.LATER, Ending.LEFT)  # by settle_ready's outcome
 
 
@@ -34,9 +34,9 @@ def simple(finish: Finish) -> bool:
     )
 
 
-async def end_ready(conn: Conn, finishes: Sequence[Finish], moving: Sequence[str]) -> dict[int, Ending]:
-    """By run id. moving: storage classes whose versions move to another tier once they are ready."""
-    chosen = [finish for finish in finishes if simple(finish)]
+async def end_ready(conn: Conn, finishes: Sequence[Finish], moving: Sequence[str], grace: float) -> dict[int, Ending]:
+    """By run id. moving: storage classes whose versions move to another tier once they are ready. grace: of blobs."""
+    chosen = sorted(filter(simple, finishes), key=lambda finish: finish.run_id)  # the order in which runs are locked
     if not chosen:
         return {}
     subjects = [finish.outcome.subject for finish in chosen if finish.outcome.subject is not None]
@@ -50,6 +50,7 @@ async def end_ready(conn: Conn, finishes: Sequence[Finish], moving: Sequence[str
         [finish.outcome.processing for finish in chosen],
         [verdicts.lendable(finish.outcome.code, finish.outcome.processing) for finish in chosen],
         moving,
+        float(grace),
         *store.ending_columns(chosen),
     )
     return {row["run_id"]: ENDINGS[row["outcome"]] for row in rows}

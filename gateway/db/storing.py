@@ -1,6 +1,6 @@
 """The short way of a write: everything that a plain new object needs, in one statement that is its own transaction.
 
-``store_objects`` (migrations/0004) takes the locks, gives out the sequences and writes blob, head, version and run, for
+``store_objects`` (migrations/0006) takes the locks, gives out the sequences and writes blob, head, version and run, for
 all objects of a flight at once. What it leaves alone (a known verdict, a crowd of versions that await theirs), and what
 is no plain write (conditions, parts, copies), goes the long way of ``completion``.
 """

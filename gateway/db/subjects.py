@@ -132,7 +132,7 @@ class VersionSubjects:
         return {s for s in subjects if (s.bucket_id, s.key) not in held}
 
     async def end_ready(self, conn: Conn, finishes: Sequence[Finish]) -> dict[int, Ending]:
-        return await endings.end_ready(conn, finishes, self._moving)
+        return await endings.end_ready(conn, finishes, self._moving, self._grace)
 
     async def settle(self, conn: Conn, outcomes: Sequence[Outcome]) -> list[NewRun]:
         recalls = [o for o in outcomes if o.workflow == "tier.recall" and o.state is not RunState.COMPLETED]

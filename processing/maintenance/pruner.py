@@ -15,7 +15,7 @@ log = structlog.get_logger("sluice.engine")
 
 NARROW, WIDE = 1 << 17, 1 << 23  # runs per range
 SPAN = 6 * 3600.0  # seconds of runs that a range should hold
-TABLES = ("workflow_step", "run_event")
+TABLES = ("workflow_step", "run_event", "run_journal")
 
 
 def width_for(rate: float) -> int:

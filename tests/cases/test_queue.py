@@ -87,7 +87,7 @@ def test_b193_b211_killed_in_every_step(start_server: StartServer, clamd: ClamdS
         server.wait_state("deaths", mark, "ready")
         assert client.get_object(Bucket="deaths", Key=mark)["Body"].read() == bodies[mark]
     # One record a step, all of them completed; nothing failed, nothing is left over.
-    statement = "SELECT run_id, step_key, count(*) AS n, min(status) AS status FROM workflow_step GROUP BY 1, 2"
+    statement = "SELECT run_id, step_key, count(*) AS n, min(status) AS status FROM journal_step GROUP BY 1, 2"
     journal = rows(server, statement)
     assert {row["n"] for row in journal} == {1} and {row["status"] for row in journal} == {1}
     assert rows(server, "SELECT FROM workflow_run WHERE state <> 4") == []

@@ -111,7 +111,7 @@ class Whole:
 
     def attempts(self, step: str) -> list[Any]:
         """The journal's rows of a step: attempt, status, seconds."""
-        return self.rows("SELECT * FROM workflow_step WHERE step_key = $1 ORDER BY run_id, attempt", step)
+        return self.rows("SELECT * FROM journal_step WHERE step_key = $1 ORDER BY run_id, attempt", step)
 
     def faulty(self, name: str) -> Faulty:
         """Puts a tier that fails as told between the gateway and a tier."""

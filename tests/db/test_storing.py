@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,6 +19,8 @@ from gateway.db.insertion import Inline, Staged
 from gateway.db.storing import Storing, plain
 from gateway.domain.ids import blob_id
 from gateway.domain.objects import Attributes, Bucket, State, WriteCondition
+from processing import store
+from processing.births import Prepared
 from processing.model import Finish, Outcome, RunState, Verdict
 from processing.ports import Ending
 from tests.db.rows import new_bucket
@@ -94,6 +97,45 @@ def test_what_is_stored_is_what_the_long_way_stores(run: Any, versioning: str) -
         assert [each["inline"] for each in shorts] == ["one", None, "two"]
 
     run(story, fingerprint="fp")
+
+
+@pytest.mark.parametrize(("room", "calm"), [(True, True), (True, False), (False, True)])
+def test_runs_of_the_short_way_are_those_of_the_engine(run: Any, room: bool, calm: bool) -> None:
+    """Born claimed where there is room and nobody waits anywhere, else in line, which is then looked at."""
+
+    async def story(w: World) -> None:
+        b = await new_bucket(w.pool)
+        token = uuid4() if room else None
+        definition: Any = SimpleNamespace(lane="lane", fingerprint="definition")
+
+        async def prepare(wishes: Any) -> Prepared:
+            return Prepared([definition] * len(wishes), [token] * len(wishes), 7 if room else None, int(room))
+
+        w.engine.births.prepare = prepare
+        newest = "SELECT to_jsonb(r) - '{run_id,run_at,created_at}'::text[] FROM workflow_run r ORDER BY run_id DESC"
+        lines = "SELECT tenant, lane, active FROM tenant_q ORDER BY 1, 2"
+
+        async def quiet() -> None:
+            await w.pool.execute("DELETE FROM tenant_q")
+            if not calm:
+                await w.pool.execute("INSERT INTO tenant_q (tenant, lane, active) VALUES (999, '', true)")
+
+        await quiet()
+        (done,) = await storing(w).store([w.completion(b, b"k", b"x")])
+        assert isinstance(done, Completed) and done.run_id is not None
+        short, activated = await w.pool.fetchval(newest), await w.pool.fetch(lines)
+        await w.pool.execute("DELETE FROM workflow_run")
+        await quiet()
+        wanted = w.engine.runs[done.run_id]
+        async with w.pool.acquire() as conn, conn.transaction():
+            await store.enqueue(conn, [wanted], ["lane"], ["definition"], [token], 7 if room else None)
+        long = await w.pool.fetchval(newest)
+        assert (short.pop("started_at") is None) == (long.pop("started_at") is None)
+        assert short == long
+        assert short["state"] == (RunState.RUNNING if room and calm else RunState.PENDING)
+        assert activated == await w.pool.fetch(lines)
+
+    run(story)
 
 
 def test_each_object_of_a_flight_has_its_own_fate(run: Any) -> None:
@@ -239,9 +281,17 @@ def test_each_end_of_a_flight_has_its_own_fate(run: Any) -> None:
         b = await new_bucket(w.pool)
         done = {name: await w.put(b, name.encode(), name.encode()) for name in ("plain", "stale", "held", "gone")}
         done["cold"] = await w.put(b, b"cold", b"cold", attributes=Attributes(storage_class="GLACIER"))
-        older = await w.put(b, b"over", b"older")
+        older = await w.put(b, b"over", b"older over")
         await w.decide(older)
-        done["over"] = await w.put(b, b"over", b"newer")
+        done["over"] = await w.put(b, b"over", b"newer over")
+        await w.put(b, b"soon", b"older soon")  # awaits its own verdict
+        done["soon"] = await w.put(b, b"soon", b"newer soon")
+        done["late"] = await w.put(b, b"late", b"older late")
+        await w.decide(await w.put(b, b"late", b"newer late"))
+        again = await w.put(b, b"busy", b"older busy")
+        await w.decide(again)
+        await w.pool.execute("UPDATE workflow_run SET state = 1, finished_at = NULL WHERE run_id = $1", again.run_id)
+        done["busy"] = await w.put(b, b"busy", b"newer busy")
         done["rescan"] = await w.put(b, b"rescan", b"rescan")
         tokens = {name: await started(w, each) for name, each in done.items()}
         tokens["stale"] = uuid4()
@@ -258,15 +308,23 @@ def test_each_end_of_a_flight_has_its_own_fate(run: Any) -> None:
             "held": Ending.LATER,
             "gone": Ending.LEFT,
             "cold": Ending.LEFT,  # it moves to another tier
-            "over": Ending.LEFT,  # an older version goes
+            "over": Ending.ENDED,  # an older version goes
+            "soon": Ending.LEFT,  # a run ends with it
+            "late": Ending.LEFT,  # it is gone itself
+            "busy": Ending.LEFT,  # the older one is looked at anew
             "rescan": None,  # not even asked
         }
         states = {
-            row["key"]: row["state"] for row in await w.pool.fetch("SELECT key, state FROM version WHERE key <> 'over'")
+            row["key"]: row["state"]
+            for row in await w.pool.fetch("SELECT key, state FROM version WHERE key NOT IN ('soon', 'busy', 'late')")
         }
-        assert states == {b"plain": 2, b"stale": 1, b"held": 1, b"cold": 1, b"rescan": 1}
+        assert states == {b"plain": 2, b"over": 2, b"stale": 1, b"held": 1, b"cold": 1, b"rescan": 1}
         runs = dict(await w.pool.fetch("SELECT run_id, state FROM workflow_run"))
-        assert {name: runs[each.run_id] for name, each in done.items()} == {**dict.fromkeys(done, 2), "plain": 4}
+        assert {name: runs[each.run_id] for name, each in done.items()} == {
+            **dict.fromkeys(done, 2),
+            "plain": 4,
+            "over": 4,
+        }
         assert await w.read(b, b"plain") == "ready:plain"
         # What it remembers is what the long way would look for.
         assert (await w.put(b, b"again", b"plain")).state is State.READY
@@ -300,6 +358,61 @@ def test_what_is_handed_to_a_run_is_what_it_would_find(run: Any, versioning: str
         assert handed.allowed is (kind == "allowed")
         assert handed.data == (None if kind == "staged" else data)
         assert handed.data is None or handed.data == b"".join([chunk async for chunk in w.subjects.open(handed)])
+
+    run(story)
+
+
+def test_an_overwrite_ends_as_by_the_long_way(run: Any) -> None:
+    """The older version goes with its text and pieces, and every byte of it to the collector; quarantined ones stay."""
+
+    async def story(w: World) -> None:
+        b = await new_bucket(w.pool)
+        ends = {}
+        for key in (b"short", b"long"):
+            bad = await w.put(b, key, b"bad " + key)
+            await w.decide(bad, Verdict.QUARANTINED)
+            older = await w.put(b, key, b"older " + key)
+            await w.decide(older)
+            blobs = [blob_id() for _ in range(3)]
+            await w.pool.execute(
+                "INSERT INTO blob (id, state, tier, size) SELECT u, 2, 'standard', 1 FROM unnest($1::uuid[]) u", blobs
+            )
+            row = (b.id, key, older.ref.seq)
+            await w.pool.execute("INSERT INTO sidecar VALUES ($1, $2, $3, 'text', $4, 1)", *row, blobs[0])
+            await w.pool.execute("INSERT INTO extent VALUES ($1, $2, $3, 0, 0, $4, 0, 1)", *row, blobs[1])
+            await w.pool.execute("INSERT INTO version_part VALUES ($1, $2, $3, 1, 0, 1, 'e')", *row)
+            await w.pool.execute("UPDATE version SET restored_blob = $4 WHERE (bucket_id, key, seq) = ($1, $2, $3)",
+                                 *row, blobs[2])  # fmt: skip
+            newer = await w.put(b, key, b"newer " + key)
+            if key == b"short":
+                async with w.pool.acquire() as conn:
+                    end = finish(w, newer, await started(w, newer))
+                    assert await w.subjects.end_ready(conn, [end]) == {newer.run_id: Ending.ENDED}
+            else:
+                await w.decide(newer)
+            ends[key] = {
+                "versions": [
+                    tuple(row)
+                    for row in await w.pool.fetch("SELECT state, etag IS NULL FROM version WHERE key = $1"
+                                                  " ORDER BY seq", key)
+                ],
+                "left": await w.pool.fetchval(
+                    "SELECT (SELECT count(*) FROM extent) + (SELECT count(*) FROM sidecar)"
+                    " + (SELECT count(*) FROM version_part)"
+                ),
+                "queued": sorted(
+                    tuple(row)
+                    for row in await w.pool.fetch(
+                        "SELECT b.tier, q.due_at > now() + interval '1 minute' FROM blob_queue q JOIN blob b"
+                        " ON b.id = q.blob"
+                    )
+                ),
+            }  # fmt: skip
+            await w.pool.execute("DELETE FROM blob_queue")
+            assert await w.read(b, key) == f"ready:newer {key.decode()}"
+        assert ends[b"short"] == ends[b"long"]
+        assert [state for state, _ in ends[b"short"]["versions"]] == [3, 2]
+        assert (ends[b"short"]["left"], len(ends[b"short"]["queued"])) == (0, 4)
 
     run(story)
 

@@ -40,10 +40,10 @@ CHECKS: Mapping[str, str] = {
                   WHERE state = 5 AND error_code NOT IN ('superseded', 'recall-expired')
                     AND detail IS DISTINCT FROM 'FailPoint'""",
     # every step recorded, and once
-    "twice": """SELECT run_id, step_key, count(*) FROM workflow_step WHERE status = 1
+    "twice": """SELECT run_id, step_key, count(*) FROM journal_step WHERE status = 1
                  GROUP BY 1, 2 HAVING count(*) > 1""",
     "holes": f"""SELECT r.run_id, count(DISTINCT s.step_key) FROM workflow_run r
-                   LEFT JOIN workflow_step s ON s.run_id = r.run_id AND s.status IN (1, 3)
+                   LEFT JOIN journal_step s ON s.run_id = r.run_id AND s.status IN (1, 3)
                   WHERE r.workflow = 'post_upload' AND r.state = 4
                   GROUP BY 1 HAVING count(DISTINCT s.step_key) <> {STEPS}""",
     # nothing half there

@@ -124,7 +124,7 @@ async def inspect(server: Server) -> dict[str, Any]:
             "recovered": await conn.fetchval("SELECT count(*) FROM workflow_run WHERE epoch > 1"),
             "holes": await conn.fetchval(
                 """SELECT count(*) FROM workflow_run r WHERE workflow = 'post_upload' AND state = 4
-                      AND (SELECT count(*) FROM workflow_step s WHERE s.run_id = r.run_id AND s.status = 1)
+                      AND (SELECT count(*) FROM journal_step s WHERE s.run_id = r.run_id AND s.status = 1)
                           < CASE WHEN error_code IS NULL THEN 5 ELSE 2 END"""
             ),
             "scanned": await conn.fetchval(
@@ -132,7 +132,7 @@ async def inspect(server: Server) -> dict[str, Any]:
             ),
             "versions": await conn.fetchval("SELECT count(*) FROM version WHERE state IN (2, 3)"),
             "doubles": await conn.fetchval(
-                """SELECT count(*) FROM (SELECT run_id, step_key FROM workflow_step WHERE status = 1
+                """SELECT count(*) FROM (SELECT run_id, step_key FROM journal_step WHERE status = 1
                                           GROUP BY 1, 2 HAVING count(*) > 1) d"""
             ),
             "dangling": await conn.fetchval(

@@ -129,7 +129,7 @@ def test_cut_off_for_longer_than_the_lease(split: Split) -> None:
     assert [each.pid for each in far.children()] == pids, "by itself"
 
     until(lambda: not rows(near, "SELECT FROM workflow_run WHERE state IN (1, 2, 3)"), "runs do not end")
-    doubles = "SELECT run_id, step_key FROM workflow_step WHERE status = 1 GROUP BY 1, 2 HAVING count(*) > 1"
+    doubles = "SELECT run_id, step_key FROM journal_step WHERE status = 1 GROUP BY 1, 2 HAVING count(*) > 1"
     assert not rows(near, doubles)
     assert not rows(near, "SELECT FROM workflow_run WHERE state <> 4")
     for server in (near, far):

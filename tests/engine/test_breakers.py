@@ -93,7 +93,7 @@ def test_an_outage_parks_runs_and_spends_nothing(dsn: str, workflow: str) -> Non
             for run_id in ids:
                 assert await kit.ended(run_id) is RunState.COMPLETED
             assert done == 40
-            assert await kit.value("SELECT count(*) FROM workflow_step WHERE status = 2") == 0
+            assert await kit.value("SELECT count(*) FROM journal_step WHERE status = 2") == 0
             assert await kit.value("SELECT sum(failures) FROM workflow_run") == 0
             assert not await kit.value("SELECT is_open FROM breaker")
 

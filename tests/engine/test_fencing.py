@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -91,9 +92,10 @@ def test_every_write_names_its_lease(dsn: str) -> None:
                     assert await store.park(conn, [Parking(**rows, release=True)], 1.0) == {}
                     finish = Finish(**rows, outcome=outcome, output="{}", gaps=(("stale", "x"),))
                     assert await store.held(conn, [finish]) == set()
-                    assert await store.finish(conn, [finish]) == set()
+                    whole = replace(finish, events=(EventRow(run_id, 1 << 20, 0.0, "started", "{}"),))
+                    assert await store.finish(conn, [finish]) == await store.finish(conn, [whole]) == set()
                 assert await kit.pool.fetchrow("SELECT * FROM workflow_run") == before
-                for table in ("workflow_step", "run_event", "gap"):
+                for table in ("workflow_step", "run_event", "run_journal", "gap"):
                     assert await kit.value(f"SELECT count(*) FROM {table}") == 0
                 assert await store.journal(conn, [Entry(**rows_of(run_id, new.token))]) == {run_id}
 
@@ -253,7 +255,7 @@ def test_workers_killed_at_every_border_lose_nothing_and_record_nothing_twice(ds
                     return not await kit.value("SELECT count(*) FROM workflow_run WHERE state <> 4")
 
                 await until(all_done, 40)
-                rows = await kit.pool.fetch("SELECT run_id, step_key, attempt, status FROM workflow_step")
+                rows = await kit.pool.fetch("SELECT run_id, step_key, attempt, status FROM journal_step")
                 total = await kit.value("SELECT count(*) FROM workflow_run")
                 assert len(rows) == 4 * total  # no hole, nothing twice
                 assert {(r["attempt"], r["status"]) for r in rows} == {(1, 1)}

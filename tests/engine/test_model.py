@@ -6,6 +6,7 @@ The model knows for every run its state, who may write it, and what is recorded;
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from processing import queries, store
 from processing.machine import TRANSITIONS
-from processing.model import Entry, Finish, NewRun, Outcome, Parking, RunState, StepRow, StepStatus
+from processing.model import Entry, EventRow, Finish, NewRun, Outcome, Parking, RunState, StepRow, StepStatus
 
 State = RunState
 KEYS = ("x", "y")
@@ -32,7 +33,16 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.conn = self.do(asyncpg.connect(self.dsn))
-        for table in ("workflow_run", "workflow_step", "run_event", "tenant_q", "signal", "worker", "gap"):
+        for table in (
+            "workflow_run",
+            "workflow_step",
+            "run_event",
+            "run_journal",
+            "tenant_q",
+            "signal",
+            "worker",
+            "gap",
+        ):
             self.do(self.conn.execute(f"DELETE FROM {table}"))
         self.states: dict[int, State] = {}
         self.tenants: dict[int, int] = {}
@@ -44,6 +54,7 @@ class Machine(RuleBasedStateMachine):
         self.signals: set[str] = set()
         self.workers: dict[int, bool] = {}
         self.holder: dict[int, int] = {}
+        self.leases: Counter[int] = Counter()
         self.number = 0
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -94,6 +105,7 @@ class Machine(RuleBasedStateMachine):
             self.move(lease.run_id, State.RUNNING)
             self.tokens[lease.run_id] = lease.token
             self.holder[lease.run_id] = worker_id
+            self.leases[lease.run_id] += 1
             assert lease.recoveries == self.recoveries[lease.run_id]
 
     def entry(self, run_id: int, token: UUID, step: str) -> dict[str, Any]:
@@ -173,9 +185,14 @@ class Machine(RuleBasedStateMachine):
         if self.tokens:
             run_id = data.draw(st.sampled_from(self.running()))
             outcome = Outcome(run_id, "w", None, state, code=None if state is State.COMPLETED else "internal")
-            finish = Finish(**self.entry(run_id, self.tokens[run_id], "end"), outcome=outcome, output="{}")
-            assert self.do(store.finish(self.conn, [finish])) == {run_id}
-            self.recorded[run_id].add("end")
+            step = f"end{self.leases[run_id]}"
+            rows = self.entry(run_id, self.tokens[run_id], step)
+            first = self.leases[run_id] == 1 and not self.recorded[run_id]
+            rows["events"] = (EventRow(run_id, self.leases[run_id] << 20 | (not first), 0.0, "ended", "{}"),)
+            whole = self.do(self.conn.fetchval("SELECT count(*) FROM run_journal"))
+            assert self.do(store.finish(self.conn, [Finish(**rows, outcome=outcome, output="{}")])) == {run_id}
+            assert self.do(self.conn.fetchval("SELECT count(*) FROM run_journal")) == whole + first
+            self.recorded[run_id].add(step)
             self.move(run_id, state)
 
     @rule(data=st.data())
@@ -225,7 +242,7 @@ class Machine(RuleBasedStateMachine):
         assert {row["run_id"]: State(row["state"]) for row in rows} == self.states
         assert {r["run_id"]: UUID(bytes=r["lease_token"].bytes) for r in rows if r["lease_token"]} == self.tokens
         assert {r["run_id"]: r["recoveries"] for r in rows} == self.recoveries
-        steps = self.do(self.conn.fetch("SELECT run_id, step_key FROM workflow_step"))
+        steps = self.do(self.conn.fetch("SELECT run_id, step_key FROM journal_step"))
         assert len(steps) == sum(map(len, self.recorded.values()))
         assert all(row["step_key"] in self.recorded[row["run_id"]] for row in steps)
 
