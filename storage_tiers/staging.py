@@ -159,15 +159,17 @@ Lane = Callable[[bytearray | memoryview], None]
 
 
 def _lanes(sink: Sink | None, hashes: Sequence[Hash]) -> list[Lane]:
-    """What may run side by side on one slice. MD5 is the slowest by far and gets a lane of its own."""
+    """What may run side by side on one slice: MD5, by far the slowest hash; the other hashes; the write."""
     slow: list[Lane] = [each.update for each in hashes if getattr(each, "name", "") == "md5"]
     rest: list[Lane] = [each.update for each in hashes if getattr(each, "name", "") != "md5"]
-    if sink is not None:
-        rest.append(sink.write)
-    return [_in_order(steps) for steps in (slow, rest) if steps]
+    writes: list[Lane] = [] if sink is None else [sink.write]
+    return [_in_order(steps) for steps in (slow, rest, writes) if steps]
 
 
 def _in_order(steps: Sequence[Lane]) -> Lane:
+    if len(steps) == 1:
+        return steps[0]
+
     def lane(data: bytearray | memoryview) -> None:
         for step in steps:
             step(data)

@@ -27,9 +27,10 @@ LOST = (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError)
 
 # Tenants are its first argument, digests its 15th.
 STORE = f"""
+WITH s AS (SELECT * FROM store_objects({", ".join(f"${n}" for n in range(1, 31))}))
 SELECT s.*, EXISTS (SELECT FROM allowed_digest a
                      WHERE a.account_id = ($1::bigint[])[s.i + 1] AND a.digest = ($15::text[])[s.i + 1]) AS allowed
-  FROM store_objects({", ".join(f"${n}" for n in range(1, 31))}) s"""
+  FROM s"""
 
 
 class Fate(IntEnum):

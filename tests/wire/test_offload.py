@@ -107,8 +107,9 @@ def root(files: Files) -> Signer:
 def _nothing_left(files: Files) -> Iterator[None]:
     yield
     files.settled()
-    counted = [each.name for each in threading.enumerate() if each.name.startswith(("send_", "receive_"))]
-    assert len(counted) <= 2 * offload.THREADS
+    crews = files.pipeline._offload
+    for crew in (crews.senders, crews.receivers):
+        assert crew._busy == 0 and len(crew._pool._threads) <= offload.THREADS
 
 
 @pytest.fixture
