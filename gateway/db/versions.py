@@ -122,9 +122,9 @@ class Lookup(NamedTuple):
 class Versions:
     """Looks versions up. One statement serves all lookups that arrive while the last one is in flight."""
 
-    def __init__(self, pool: asyncpg.Pool, flights: int = 1) -> None:
+    def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
-        self._lookups: Batcher[Lookup, Resolved] = Batcher(self._look_up, flights=flights, rows=128, gather=GATHER)
+        self._lookups: Batcher[Lookup, Resolved] = Batcher(self._look_up, flights=1, rows=128, gather=GATHER)
 
     async def resolve(
         self, bucket: Bucket, key: bytes, which: Which = CURRENT, prefer_ready: bool = False, content: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -139,3 +139,8 @@ async def running(
             await engine.drain()
         await notifier.close()
         await pool.close()
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """One test's story, which never hangs."""
+    asyncio.run(asyncio.wait_for(main(), 60))

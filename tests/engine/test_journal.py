@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from processing.context import Context, Item
 from processing.failures import FatalError
 from processing.model import NewRun, RunState
 from processing.registry import Step, Workflow, activity
-from tests.engine.kit import Kit, running
+from tests.engine.kit import Kit, run, running
 from tests.pg import MIGRATIONS
 
 ODD = {"text": 'quote " backslash \\ snow ☃ line \n', "number": 1.5e-3, "none": None, "list": [True, {"a": []}]}
@@ -29,10 +28,6 @@ knobs: dict[str, Any] = {}
 def fresh() -> None:
     calls.clear()
     knobs.clear()
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @activity("odd", eager=False)
@@ -188,5 +183,25 @@ def test_a_database_with_journals_is_brought_up_to_date(empty_dsn: str, tmp_path
                 ("odd", ODD, 7, 0.5)
             ]
             assert (await kit.engine.events(answer.run_id))[0]["kind"] == "started"
+
+    run(main)
+
+
+def test_output_that_is_no_json_does_not_stop_the_others(dsn: str) -> None:
+    async def main() -> None:
+        @activity("nul")
+        async def nul(item: Item, ctx: Context) -> Mapping[str, Any]:
+            return {"name": "a\0b"}
+
+        @activity("opaque", attempts=1)
+        async def opaque(item: Item, ctx: Context) -> Any:
+            return object()
+
+        flows = [Workflow(name, (Step(name),)) for name in ("nul", "opaque")]
+        async with running(dsn, nul, opaque, *flows) as kit:
+            first = await kit.submit("nul")
+            second = await kit.submit("opaque")
+            assert await kit.ended(first) is RunState.FAILED
+            assert await kit.ended(second) is RunState.FAILED
 
     run(main)

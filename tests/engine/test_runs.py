@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from processing.context import Context, Item
 from processing.failures import Block, Conflict, FatalError, Park, Retry
 from processing.model import NewRun, Outcome, RunState, Subject, Verdict
 from processing.registry import Step, Workflow, activity, activity_of
-from tests.engine.kit import Kit, running, until
+from tests.engine.kit import Kit, run, running, until
 
 State = RunState
 calls: list[tuple[str, int]] = []
@@ -27,10 +27,6 @@ def fresh() -> None:
     calls.clear()
     gate.clear()
     knobs.clear()
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @activity("sniff", eager=False)
@@ -580,25 +576,6 @@ def test_an_unknown_activity_parks_visibly_and_a_removed_one_fails(dsn: str) -> 
                 assert await kit.value("SELECT error_code FROM workflow_run") == "configuration"
             finally:
                 await kit.engine.drain()
-
-    run(main)
-
-
-def test_output_that_is_no_json_does_not_stop_the_others(dsn: str) -> None:
-    async def main() -> None:
-        @activity("nul")
-        async def nul(item: Item, ctx: Context) -> Mapping[str, Any]:
-            return {"name": "a\0b"}
-
-        @activity("odd", attempts=1)
-        async def odd(item: Item, ctx: Context) -> Any:
-            return object()
-
-        async with running(dsn, nul, odd, Workflow("nul", (Step("nul"),)), Workflow("odd", (Step("odd"),))) as kit:
-            first = await kit.submit("nul")
-            second = await kit.submit("odd")
-            assert await kit.ended(first) is State.FAILED
-            assert await kit.ended(second) is State.FAILED
 
     run(main)
 
