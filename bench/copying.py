@@ -77,19 +77,21 @@ def compare(args: argparse.Namespace, folder: Path) -> int:
             stack.enter_context(certificate(folder))
             os.environ["SLUICE_TLS_CERT"] = str(folder / "public.crt")
             os.environ["SLUICE_TLS_KEY"] = str(folder / "private.key")
+            os.environ["SSL_CERT_FILE"] = str(folder / "public.crt")  # whom our own client trusts
         endpoints = [stack.enter_context(ours.running(folder))]
         minio = next(peer for peer in peers.PEERS if peer.name == "minio")
         if args.tls:
-            config = folder / "minio" / "config" / "certs"
-            config.mkdir(parents=True)
+            certs = folder / "minio" / "certs"
+            certs.mkdir(parents=True)
             for name in ("public.crt", "private.key"):
-                shutil.copy(folder / name, config / name)
-        endpoints.append(stack.enter_context(peers.running(minio, folder)))
+                shutil.copy(folder / name, certs / name)
+        endpoints.append(stack.enter_context(peers.running(minio, folder, "https" if args.tls else "http")))
         times: dict[tuple[str, str], list[float]] = {}
         for turn in range(args.rounds):
             for endpoint in endpoints[turn % 2 :] + endpoints[: turn % 2]:
-                with contextlib.suppress(Exception):
-                    Client(endpoint).call("PUT", f"/{BUCKET}")
+                client = Client(endpoint)
+                client.call("PUT", f"/{BUCKET}")  # may be there from an earlier round
+                client.close()
                 place = f"s3://{BUCKET}/{turn}"
                 times.setdefault((endpoint.name, "up"), []).append(cp(endpoint, str(body), place, folder, args.tls))
                 Family(endpoint.pids).settle(30)

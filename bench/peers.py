@@ -63,7 +63,7 @@ def free_port() -> int:
 def _minio(program: str, folder: Path) -> tuple[Sequence[str], dict[str, str], int]:
     port = free_port()
     words = [program, "server", str(folder / "data"), "--address", f"{HERE}:{port}"]
-    words += ["--console-address", f"{HERE}:{free_port()}", "--config-dir", str(folder / "config")]
+    words += ["--console-address", f"{HERE}:{free_port()}", "--certs-dir", str(folder / "certs")]
     extra = {"MINIO_ROOT_USER": KEYS[0], "MINIO_ROOT_PASSWORD": KEYS[1], "MINIO_UPDATE": "off", "MINIO_BROWSER": "off"}
     return words, extra, port
 
@@ -123,7 +123,7 @@ def find(program: str) -> str | None:
 
 
 @contextlib.contextmanager
-def running(peer: Peer, folder: Path) -> Iterator[Endpoint]:
+def running(peer: Peer, folder: Path, scheme: str = "http") -> Iterator[Endpoint]:
     """One peer, stopped at the end. Raises NotStarted."""
     program = find(peer.program)
     if program is None:
@@ -144,7 +144,7 @@ def running(peer: Peer, folder: Path) -> Iterator[Endpoint]:
             start_new_session=True,
         )
     keys = KEYS if peer.signed else ("", "")
-    endpoint = Endpoint(peer.name, f"http://{HERE}:{port}", *keys, pids=(process.pid,), note=peer.note)
+    endpoint = Endpoint(peer.name, f"{scheme}://{HERE}:{port}", *keys, pids=(process.pid,), note=peer.note)
     try:
         _wait(endpoint, process, log)
         yield endpoint
