@@ -145,7 +145,7 @@ async def build(settings: Settings, stack: AsyncExitStack, *, claims: bool = Tru
     )
     owner.append(engine)
     subjects.engine = engine
-    waiting.hurry = engine.hurry
+    waiting.hurry, waiting.want = engine.hurry, engine.want
 
     def choose(bucket: Bucket, key: bytes, declared_type: str | None) -> Chosen:
         """Verdicts are lent while the scanner's signatures are known and every activity says what it looks at."""

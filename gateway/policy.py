@@ -64,7 +64,8 @@ def activity_settings(settings: Settings) -> ActivitySettings:
 def engine_settings(settings: Settings, claims: bool = True) -> EngineSettings:
     """claims False: enqueue and operate only. A run that cost processes before is executed in one of its own."""
     section = {each.name: getattr(settings.engine, each.name) for each in fields(settings.engine)}
-    return EngineSettings(**section, claims=claims, isolate=ISOLATE)
+    crowd = settings.run_dir / "crowd" if claims else None
+    return EngineSettings(**section, claims=claims, isolate=ISOLATE, crowd=crowd)
 
 
 def vocabulary(registry: Registry) -> Vocabulary:

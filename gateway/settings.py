@@ -57,8 +57,8 @@ def default_classes() -> Mapping[str, str]:
 class EngineSection:
     """How runs are executed; names and meaning are those of processing.model.EngineSettings. Times are in seconds."""
 
-    slots: int = setting(64, "Runs one process has in progress at a time.", least=1)
-    tenant_slots: int = setting(64, "Runs of one account in progress at a time, over all processes.", least=1)
+    slots: int = setting(128, "Runs one process has in progress at a time.", least=1)
+    tenant_slots: int = setting(192, "Runs of one account in progress at a time, over all processes.", least=1)
     ttl: float = setting(15.0, "How long a process's lease on its runs is valid without a heartbeat.", least=0.1)
     heartbeat: float = setting(3.0, "Time between heartbeats; at most a third of ttl.", least=0.01)
     max_recoveries: int = setting(5, "How many processes a run may cost before it fails as worker-lost.", least=1)
@@ -70,6 +70,9 @@ class EngineSection:
     wake_spread: float = setting(10.0, "Over how long the runs waiting for a dependency wake when it is back.", least=0)
     poll_least: float = setting(0.05, "Shortest pause between two looks for waiting runs.", least=0.001)
     poll_most: float = setting(1.0, "Longest pause between two looks for waiting runs.", least=0.001)
+    patience: float = setting(
+        5.0, "How long runs that nobody waits for stand back while uploads crowd a process.", least=0
+    )
     drain: float = setting(10.0, "How long steps may go on after SIGTERM before they are handed back.", least=0)
     sweep: float = setting(60.0, "Time between two passes of the maintenance sweeps.", least=0.05)
     scan_stale: float = setting(600.0, "Age at which a version whose run has ended is failed by the sweep.", least=1)

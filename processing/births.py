@@ -120,6 +120,8 @@ class Births:
             if claimed and token is not None:
                 self._worker.expect(_born(run_id, token, run, definition))
             answers.append(Enqueued(run_id, created=state is not None, claimed=claimed))
+        if contents is not None:
+            self._worker.stored(len(contents))  # uploads, by one statement
         for (run_id, state), content in zip(found, contents or (), strict=False):
             if content is not None and state is not None:
                 self._worker.fresh.keep(run_id, content)

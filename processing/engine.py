@@ -202,6 +202,11 @@ class Engine:
         """Somebody waits for the runs about these subjects (bucket id, seq): none of them gives way here any more."""
         self._worker.hurry(names)
 
+    def want(self, run_ids: Iterable[int]) -> None:
+        """Somebody waits for these runs, which stand in line: they are claimed past it, if their lanes have room. Asked
+        again by who waits on."""
+        self._worker.want(run_ids)
+
     def _tell(self) -> None:
         """Runs wait. Other processes hear it once in a while: under load they look by themselves."""
         self._worker.nudge()

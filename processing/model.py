@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -178,8 +179,8 @@ class EngineSettings:
 
     ttl: float = 15.0  # a worker's lease
     heartbeat: float = 3.0
-    slots: int = 64  # runs in progress in this process
-    tenant_slots: int = 64  # runs in progress per tenant, everywhere
+    slots: int = 128  # runs in progress in this process
+    tenant_slots: int = 192  # runs in progress per tenant, everywhere
     max_recoveries: int = 5  # after that many lost workers a run fails worker-lost
     dependency_deadline: float = 86_400.0  # from a run's first park on a dependency
     park_deadline: float = 7 * 86_400.0
@@ -198,5 +199,7 @@ class EngineSettings:
     retention: float = 7 * 86_400.0  # of ended runs and their journals
     database_pause: float = 1.0  # after an error of the database
     isolate: tuple[str, ...] = ()  # command for a run with recoveries, "{run}" is its id; empty: run it here
+    patience: float = 5.0  # how long runs nobody waits for stand back behind a crowd of uploads
+    crowd: Path | None = None  # where the processes of a machine tell each other of crowds
     claims: bool = True  # false: enqueue and operate only, run nothing here
     exclusive: bool = False  # true: never claim from the queue, execute only what run_only is given

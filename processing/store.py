@@ -104,6 +104,7 @@ _LEASE_COLUMNS = """run_id, lease_token, tenant, lane, workflow, pipeline, defin
     poll_state::text AS poll_state, retry_base::text AS retry_base, cancel_requested, wait_key IS NOT NULL AS waited,
     extract(epoch FROM clock_timestamp() - created_at)::float8 AS age"""
 _CLAIM = f"SELECT {_LEASE_COLUMNS} FROM engine_claim($1, $2, $3, $4, $5)"
+_CLAIM_WANTED = f"SELECT {_LEASE_COLUMNS} FROM engine_claim_wanted($1, $2, $3, $4, $5, $6)"
 _TAKE = f"""
 UPDATE workflow_run SET state = 2, epoch = epoch + 1, lease_token = gen_random_uuid(), worker_id = $2,
        started_at = coalesce(started_at, clock_timestamp())
@@ -145,6 +146,14 @@ async def claim(
     rows = await conn.fetch(_CLAIM, worker_id, want, cap, list(caps), list(caps.values()))
     leases = [lease_of(row) for row in rows if row["run_id"] is not None]
     return leases, len(leases) < len(rows)
+
+
+async def claim_wanted(
+    conn: Connection, worker_id: int, run_ids: Sequence[int], want: int, cap: int, caps: Mapping[str, int]
+) -> list[Lease]:
+    """Take up to want of these runs, as far as they stand in line, past the line but not past the caps."""
+    rows = await conn.fetch(_CLAIM_WANTED, worker_id, run_ids, want, cap, list(caps), list(caps.values()))
+    return [lease_of(row) for row in rows]
 
 
 async def take(conn: Connection, run_id: int, worker_id: int, token: UUID | None) -> Lease | None:
@@ -237,6 +246,7 @@ def _columns(entries: Iterable[Entry]) -> list[list[Any]]:
     ]
 
 
+# A token says by itself that its run is running; more would let the planner take other ways (migrations/0009).
 # The share lock keeps the lease from being taken away between this look and the commit. The commit need not be waited
 # for: what a crash of the server loses is written again when the run ends, or its steps run again.
 _JOURNAL = f"""
@@ -246,7 +256,7 @@ WITH hasty AS MATERIALIZED (
     SELECT r.run_id, r.worker_id, r.recoveries
     FROM unnest($1::bigint[], $2::uuid[]) AS u(run_id, token)
     JOIN workflow_run r ON r.run_id = u.run_id CROSS JOIN hasty
-    WHERE r.lease_token = u.token AND r.state = 2
+    WHERE r.lease_token = u.token
     ORDER BY r.run_id FOR SHARE OF r
 ), {_writes(3)}, proven AS (
     UPDATE workflow_run r SET recoveries = 0 FROM mine m
@@ -286,7 +296,7 @@ WITH u AS MATERIALIZED (
            u.dependency IS NOT NULL AND u.wait_key IS NOT NULL AND NOT EXISTS (
                SELECT FROM breaker b WHERE b.name = u.dependency AND b.is_open) AS mended
     FROM u JOIN workflow_run r ON r.run_id = u.run_id
-    WHERE r.lease_token = u.token AND r.state = 2
+    WHERE r.lease_token = u.token
     ORDER BY r.run_id FOR NO KEY UPDATE OF r
 ), parked AS (
     UPDATE workflow_run r SET
@@ -389,7 +399,7 @@ async def end_followers(conn: Connection, wait_keys: Sequence[str]) -> int:
 _HELD = """
 SELECT r.run_id FROM unnest($1::bigint[], $2::uuid[]) AS u(run_id, token)
 JOIN workflow_run r ON r.run_id = u.run_id
-WHERE r.lease_token = u.token AND r.state = 2
+WHERE r.lease_token = u.token
 ORDER BY r.run_id FOR UPDATE OF r"""
 
 _FINISH = "SELECT engine_finish(" + ", ".join(f"${n}" for n in range(1, 27)) + ")"

@@ -13,7 +13,7 @@ import structlog
 from asyncpg import Pool
 
 from processing import store
-from processing.courtesy import Courtesy
+from processing.courtesy import Courtesy, Crowd
 from processing.execution import Execution, Interrupt, LeaseLost
 from processing.fresh import Fresh
 from processing.journal import OUTAGES, Committer, Later, jitter
@@ -27,8 +27,8 @@ log = structlog.get_logger("sluice.engine")
 ISOLATED_AT_ONCE = 2  # children for runs whose workers were lost; each is a whole interpreter
 
 GATHER = 0.02  # seconds that a claim waits for slots, so that it is worth its round trip
-PAUSE = 0.1  # seconds between claims while uploads follow each other closely: those come first,
-PATIENCE = 2.0  # unless a run has waited so many seconds
+PAUSE = 0.1  # seconds between looks whether uploads still crowd this process
+BEYOND = 16  # places beyond the slots for runs that somebody waits for: they do not stand behind the others
 FOLLOW = 0.1  # seconds between looks for the followers of ended runs, all ends in between at once
 WATCH = 0.25  # seconds between looks at stalled steps, unwritten events, the lease
 EVENTS_EVERY = 4  # looks between writes of progress
@@ -68,11 +68,13 @@ class Worker:
         self._ends: Committer[Finish, bool] = Committer(self._write_ends, **make)  # type: ignore[arg-type]
         self.held: dict[int, Execution] = {}
         self.fresh = Fresh(around.monotonic)
-        self._courtesy = Courtesy(self._begin, asyncio.get_running_loop)
+        self._courtesy = Courtesy(self._begin, asyncio.get_running_loop, crowd=Crowd(s.crowd))
         self.reserved: dict[int, Lease] = {}  # born claimed, their transactions not known to have committed
         self.promised = 0  # slots asked for by enqueues whose statement is under way
         self._per_tenant: Counter[int] = Counter()
         self._strays: set[int] = set()
+        self._wanted: set[int] = set()  # runs in line that somebody waits for
+        self._fetching = False
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._stopping = False
@@ -98,6 +100,7 @@ class Worker:
             self._settings.claims
             and not self._settings.exclusive
             and not self._stopping
+            and not self._courtesy.crowded
             and self.free > 0
             and self._lease.valid
             and self._per_tenant[tenant] < self._settings.tenant_slots
@@ -132,6 +135,18 @@ class Worker:
     def hurry_run(self, run_id: int) -> None:
         if run_id in self.reserved:
             self._courtesy.hurry()
+
+    def want(self, run_ids: Iterable[int]) -> None:
+        """Somebody waits for these runs, which stand in line: claim them past it."""
+        if self._settings.claims and not self._settings.exclusive and not self._stopping:
+            self._wanted.update(run_ids)
+        if self._wanted and not self._fetching:
+            self._fetching = True
+            self._spawn(self._fetch())
+
+    def stored(self, uploads: int) -> None:
+        """So many uploads share a flight."""
+        self._courtesy.stored(uploads)
 
     def _begin(self, run_ids: Sequence[int]) -> None:
         for run_id in run_ids:
@@ -183,6 +198,7 @@ class Worker:
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, *self._tasks, return_exceptions=True)
+        self._courtesy.close()
 
     def lose_all(self) -> None:
         """The lease is gone, or cannot be believed in."""
@@ -237,20 +253,29 @@ class Worker:
                 log.warning("claim-failed", error=type(error).__name__)
                 await asyncio.sleep(self._settings.database_pause * jitter())
                 continue
+            if found and await self._give_way(self._settings.patience - oldest):
+                continue
             if again:
                 await asyncio.sleep(0.005 * jitter())
                 continue
             if found:
                 pause = self._settings.poll_least
-                if self._courtesy.busy and oldest < PATIENCE:
-                    await asyncio.sleep(PAUSE)
-                else:
-                    await self._gather()
+                await self._gather()
                 continue
             pause = poll_interval(pause, False, self._settings.poll_least, self._settings.poll_most)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._work.wait(), pause)
                 pause = self._settings.poll_least
+
+    async def _give_way(self, seconds: float) -> bool:
+        """Let the line wait while uploads crowd this process, so many seconds at most. Whether it did."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        waited = False
+        while self._courtesy.crowded and (left := end - loop.time()) > 0:
+            waited = True
+            await asyncio.sleep(min(PAUSE, left))
+        return waited
 
     async def _gather(self) -> None:
         """Under load, claim several at a time: wait a moment for more slots to come free."""
@@ -280,6 +305,22 @@ class Worker:
             self._around.hooks.point("claimed")
             await self._open(conn, leases)
         return len(leases), max(lease.age for lease in leases), passed and self.free > 0
+
+    async def _fetch(self) -> None:
+        """Claim what is wanted. What finds no place is asked for again by who waits."""
+        caps = self._around.registry.caps()
+        try:
+            while self._wanted and self._lease.valid:
+                wanted, self._wanted = sorted(self._wanted), set()
+                async with self._pool.acquire() as conn:
+                    leases = await store.claim_wanted(
+                        conn, self._lease.worker_id, wanted, max(BEYOND, self.free), self._settings.tenant_slots, caps
+                    )
+                    await self._open(conn, leases)
+        except OUTAGES as error:
+            log.warning("claim-failed", error=type(error).__name__)
+        finally:
+            self._fetching = False
 
     async def _open(self, conn: Conn, leases: Sequence[Lease]) -> None:
         """Start claimed runs, with the journals of those that ran before."""

@@ -20,14 +20,15 @@ from processing.ports import Conn
 from storage_tiers import failpoints
 from storage_tiers.tier import Tier, TierError, TierUnavailable
 
-REFERENCES = """
-SELECT EXISTS (SELECT FROM version WHERE blob = $1)
-    OR EXISTS (SELECT FROM version WHERE restored_blob = $1)
-    OR EXISTS (SELECT FROM extent WHERE blob = $1)
-    OR EXISTS (SELECT FROM part WHERE blob = $1)
-    OR EXISTS (SELECT FROM part_extent WHERE blob = $1)
-    OR EXISTS (SELECT FROM sidecar WHERE blob = $1)
-    OR EXISTS (SELECT FROM verdict WHERE sidecar = $1)
+UNREFERENCED = """
+SELECT q.id FROM unnest($1::uuid[]) AS q (id)
+ WHERE NOT EXISTS (SELECT FROM version WHERE blob = q.id)
+   AND NOT EXISTS (SELECT FROM version WHERE restored_blob = q.id)
+   AND NOT EXISTS (SELECT FROM extent WHERE blob = q.id)
+   AND NOT EXISTS (SELECT FROM part WHERE blob = q.id)
+   AND NOT EXISTS (SELECT FROM part_extent WHERE blob = q.id)
+   AND NOT EXISTS (SELECT FROM sidecar WHERE blob = q.id)
+   AND NOT EXISTS (SELECT FROM verdict WHERE sidecar = q.id)
 """
 LIMIT = 200  # rows that a job takes at a time
 PLENTY = 100  # found by one job: there is more, so the next round comes after a
@@ -93,25 +94,34 @@ class Collector(Keeper):
                      FROM (SELECT blob FROM blob_queue WHERE due_at <= now() ORDER BY due_at LIMIT $1) q""",
                 limit,
             )
-            count = 0
-            for row in rows:
-                async with conn.transaction():
-                    count += await self._collect_one(conn, row["blob"])
-            return count
+            if not rows:
+                return 0
+            async with conn.transaction():
+                return await self._collect(conn, [row["blob"] for row in rows])
 
-    async def _collect_one(self, conn: Conn, blob: UUID) -> int:
-        """Lock the blob, then look for references in a new statement, whose snapshot is younger than the lock."""
-        state = await conn.fetchval("SELECT state FROM blob WHERE id = $1 FOR UPDATE SKIP LOCKED", blob)
-        if state is None and await conn.fetchval("SELECT true FROM blob WHERE id = $1", blob):
-            return 0  # busy: the queue keeps it
-        await conn.execute("DELETE FROM blob_queue WHERE blob = $1 AND due_at <= now()", blob)
-        if state != 2 or await conn.fetchval(REFERENCES, blob):
-            return 0
-        tier = await conn.fetchval("UPDATE blob SET state = 3 WHERE id = $1 RETURNING tier", blob)
-        if tier == "inline":
-            await conn.execute("DELETE FROM blob WHERE id = $1", blob)
-        failpoints.point("collect.marking")
-        return 1
+    async def _collect(self, conn: Conn, blobs: Sequence[UUID]) -> int:
+        """Lock the blobs, then look for references in a new statement, whose snapshot is younger than the locks. Bytes
+        that lie in the row go with it."""
+        locked = {
+            row["id"]: row["state"]
+            for row in await conn.fetch(
+                "SELECT id, state FROM blob WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED", blobs
+            )
+        }
+        there = {row["id"] for row in await conn.fetch("SELECT id FROM blob WHERE id = ANY ($1::uuid[])", blobs)}
+        await conn.execute(
+            """DELETE FROM blob_queue WHERE ctid = ANY (ARRAY(
+                 SELECT ctid FROM blob_queue WHERE blob = ANY ($1::uuid[]) AND due_at <= now()
+                 ORDER BY blob FOR UPDATE SKIP LOCKED))""",
+            [blob for blob in blobs if blob in locked or blob not in there],  # the queue keeps those that are busy
+        )
+        live = [blob for blob, state in locked.items() if state == 2]
+        free = [row["id"] for row in await conn.fetch(UNREFERENCED, live)] if live else []
+        if free:
+            await conn.execute("DELETE FROM blob WHERE id = ANY ($1::uuid[]) AND tier = 'inline'", free)
+            await conn.execute("UPDATE blob SET state = 3 WHERE id = ANY ($1::uuid[])", free)
+            failpoints.point("collect.marking")
+        return len(free)
 
     async def abandoned(self, limit: int = LIMIT) -> int:
         """Staging rows whose owner's lease is over: staging → deleting. Returns how many."""

@@ -11,12 +11,13 @@ import contextlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import asyncpg
 
 from gateway.db.errors import TooManyWaiters
 from gateway.domain.objects import State, VersionRef
+from processing.model import RunState
 
 Name = tuple[int, int]  # bucket id, seq: hardly ever ambiguous, and a needless wake-up does no harm
 POLL = 1.0  # seconds
@@ -34,6 +35,7 @@ class Waiting:
         self._tenants: Counter[int] = Counter()
         self._poller: asyncio.Task[None] | None = None
         self.hurry: Callable[[Iterable[Name]], None] = lambda _: None  # whoever decides these may be in less of a hurry
+        self.want: Callable[[Iterable[int]], None] = lambda _: None  # these runs stand in line
         self._me = secrets.token_hex(4)
         self._recent: dict[Name, None] = {}  # decided here
         self._wanted: dict[Name, None] = {}  # waited for elsewhere
@@ -58,8 +60,10 @@ class Waiting:
         self._say("wanted", [name])
         try:
             # The verdict may have fallen between the caller's look and the line above.
-            if ref not in await self._scanning([ref]):
+            scanning = await self._scanning([ref])
+            if ref not in scanning:
                 return True
+            self._ask(scanning)
             async with asyncio.timeout(timeout):
                 await event.wait()
             return True
@@ -115,21 +119,29 @@ class Waiting:
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 scanning = await self._scanning(list(refs.values()))
                 self._wake([name for name, ref in refs.items() if ref not in scanning])
-                # Again: their word, or the answer, may have been lost.
+                # Again: their word, or the answer, may have been lost, or there was no room.
                 self._say("wanted", [name for name, ref in refs.items() if ref in scanning])
+                self._ask(scanning)
 
-    async def _scanning(self, refs: list[VersionRef]) -> set[VersionRef]:
+    def _ask(self, scanning: Mapping[VersionRef, int | None]) -> None:
+        if waiting := [run_id for run_id in scanning.values() if run_id is not None]:
+            self.want(waiting)
+
+    async def _scanning(self, refs: list[VersionRef]) -> dict[VersionRef, int | None]:
+        """Those of them that await their verdict, with their runs where these stand in line."""
         rows = await self._pool.fetch(
-            """SELECT v.bucket_id, v.key, v.seq, v.rnd
+            """SELECT v.bucket_id, v.key, v.seq, v.rnd, r.run_id
                  FROM version v JOIN unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS q (b, k, s)
                    ON v.bucket_id = q.b AND v.key = q.k AND v.seq = q.s
+                 LEFT JOIN workflow_run r ON r.run_id = v.run_id AND r.state = $5
                 WHERE v.state = $4""",
             [ref.bucket_id for ref in refs],
             [ref.key for ref in refs],
             [ref.seq for ref in refs],
             int(State.SCANNING),
+            int(RunState.PENDING),
         )
-        return {VersionRef(*row) for row in rows}
+        return {VersionRef(*row[:4]): row[4] for row in rows}
 
 
 def _remember(memory: dict[Name, None], names: Iterable[Name]) -> None:

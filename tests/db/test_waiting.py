@@ -21,13 +21,14 @@ class Fleet:
 
     def __init__(self, many: int) -> None:
         self.scanning = {ONE, TWO}
+        self.in_line: dict[VersionRef, int] = {}  # runs that no process has begun
         self.looked: Callable[[], Awaitable[None]] | None = None  # what happens between a look and its answer
         self.words: list[tuple[str, str]] = []
         self.said: list[str] = []
         self.processes = [Waiting(self, cap=10, publish=self.publish) for _ in range(many)]  # type: ignore[arg-type]
 
-    async def fetch(self, _query: str, buckets: Any, keys: Any, seqs: Any, _state: int) -> list[Any]:
-        found = [tuple(ref.row) for ref in self.scanning if ref.seq in seqs]
+    async def fetch(self, _query: str, buckets: Any, keys: Any, seqs: Any, *_states: int) -> list[Any]:
+        found = [(*ref.row, self.in_line.get(ref)) for ref in self.scanning if ref.seq in seqs]
         if self.looked is not None:
             looked, self.looked = self.looked, None
             await looked()
@@ -140,6 +141,26 @@ def test_a_reader_of_the_deciding_process_needs_no_word() -> None:
         fleet.decide(process, ONE)
         assert await asyncio.wait_for(task, 1.0)
         assert fleet.said == ["wanted"]
+
+    asyncio.run(main())
+
+
+def test_who_waits_for_a_run_in_line_has_it_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and again with each look, for there may have been no room."""
+    monkeypatch.setattr(waiting, "POLL", 0.01)
+
+    async def main() -> None:
+        fleet = Fleet(1)
+        (process,) = fleet.processes
+        fleet.in_line[ONE] = 7
+        wanted: list[int] = []
+        process.want = wanted.extend
+        tasks = [waits(process, ONE), waits(process, TWO)]
+        while len(wanted) < 3:
+            await asyncio.sleep(0.005)
+        assert set(wanted) == {7}
+        fleet.decide(process, ONE, TWO)
+        assert await asyncio.wait_for(asyncio.gather(*tasks), 1.0) == [True, True]
 
     asyncio.run(main())
 

@@ -404,7 +404,7 @@ def test_bytes_the_collector_took_are_not_shared(run: Any) -> None:
                 copying = asyncio.ensure_future(a.put(bucket, b"copy.txt", b"data", source=Shared(source.ref)))
                 await held_up(a, copying)
                 await b.deletions.delete(bucket, [DeleteItem(b"source.txt")], bucket.owner.id)
-                assert await b.collector._collect_one(conn, blob) == 1
+                assert await b.collector._collect(conn, [blob]) == 1
             with pytest.raises(SourceGone):
                 await copying
 
@@ -420,11 +420,11 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._conn, name)
 
-    async def fetchval(self, statement: str, *args: Any) -> Any:
+    async def fetch(self, statement: str, *args: Any) -> Any:
         if self._word and self._word in statement:
             self._word = ""
             await self._deed()
-        return await self._conn.fetchval(statement, *args)
+        return await self._conn.fetch(statement, *args)
 
 
 def test_the_collector_looks_for_references_under_its_lock(run: Any) -> None:
@@ -445,7 +445,7 @@ def test_the_collector_looks_for_references_under_its_lock(run: Any) -> None:
         blob: UUID = await a.pool.fetchval("SELECT id FROM blob")
         async with b.pool.acquire() as conn, conn.transaction():
             watched: Any = Watched(conn, "FOR UPDATE", appear)
-            assert await b.collector._collect_one(watched, blob) == 0
+            assert await b.collector._collect(watched, [blob]) == 0
         await clean_up(b)
         await a.decide(await copying)
         assert await content(b, bucket, b"copy.bin") == b"data"

@@ -106,7 +106,7 @@ def _without_second_look() -> None:
     """The collector believes that what is queued has no reference left."""
     from gateway.db import collector
 
-    collector.REFERENCES = "SELECT $1::uuid IS NULL"
+    collector.UNREFERENCED = "SELECT unnest($1::uuid[]) AS id"
 
 
 def _without_abandoned() -> None:

@@ -136,12 +136,3 @@ def test_what_is_fresh_is_bounded() -> None:
     clock.advance(3.0)
     fresh.expire()
     assert not len(fresh)
-
-
-def test_uploads_that_follow_each_other_keep_it_busy(courtesy: Courtesy, clock: Clock) -> None:
-    """Claims of runs that stand in line look at this."""
-    assert not courtesy.busy
-    courtesy.arrive([1])
-    assert courtesy.busy
-    clock.advance(1.0)
-    assert not courtesy.busy
