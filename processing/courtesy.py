@@ -10,6 +10,7 @@ line waits (worker.py): a burst is acknowledged as fast as it can be stored, and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -39,13 +40,15 @@ class Crowd:
         self._last = float("-inf")
         self._fd = -1
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with contextlib.suppress(OSError):  # then each process knows of its own only, as on a full disk
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def mark(self, now: float) -> None:
         self._last = now
         if self._fd >= 0:
-            os.pwrite(self._fd, MOMENT.pack(now), 0)
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, MOMENT.pack(now), 0)
 
     def since(self, now: float) -> float:
         """Seconds."""

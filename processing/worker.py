@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -16,19 +15,16 @@ from processing import store
 from processing.courtesy import Courtesy, Crowd
 from processing.execution import Execution, Interrupt, LeaseLost
 from processing.fresh import Fresh
-from processing.journal import OUTAGES, Committer, Later, jitter
+from processing.journal import OUTAGES, Committer, Later
 from processing.lease import WorkerLease
+from processing.line import Line
 from processing.model import Enqueued, Entry, Finish, Lease, NewRun, Outcome, Parking, Subject
 from processing.ports import Conn, Ending
-from processing.retry import poll_interval
 from processing.surroundings import Surroundings
 
 log = structlog.get_logger("sluice.engine")
 ISOLATED_AT_ONCE = 2  # children for runs whose workers were lost; each is a whole interpreter
 
-GATHER = 0.02  # seconds that a claim waits for slots, so that it is worth its round trip
-PAUSE = 0.1  # seconds between looks whether uploads still crowd this process
-BEYOND = 16  # places beyond the slots for runs that somebody waits for: they do not stand behind the others
 FOLLOW = 0.1  # seconds between looks for the followers of ended runs, all ends in between at once
 WATCH = 0.25  # seconds between looks at stalled steps, unwritten events, the lease
 EVENTS_EVERY = 4  # looks between writes of progress
@@ -73,16 +69,12 @@ class Worker:
         self.promised = 0  # slots asked for by enqueues whose statement is under way
         self._per_tenant: Counter[int] = Counter()
         self._strays: set[int] = set()
-        self._wanted: set[int] = set()  # runs in line that somebody waits for
-        self._fetching = False
-        self._work = asyncio.Event()
-        self._room = asyncio.Event()
+        self.line = Line(pool, around, lease, self._courtesy, free=lambda: self.free, start=self._open)
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._led: list[str] = []  # keys of ended runs whose followers are to be woken
         self._waking = False
-        self.looks = 0  # claims made, for tests and metrics
         self.isolated: set[int] = set()
         self._children = asyncio.Semaphore(ISOLATED_AT_ONCE)
         self._isolating: set[asyncio.Task[None]] = set()
@@ -139,10 +131,10 @@ class Worker:
     def want(self, run_ids: Iterable[int]) -> None:
         """Somebody waits for these runs, which stand in line: claim them past it."""
         if self._settings.claims and not self._settings.exclusive and not self._stopping:
-            self._wanted.update(run_ids)
-        if self._wanted and not self._fetching:
-            self._fetching = True
-            self._spawn(self._fetch())
+            self.line.wanted.update(run_ids)
+            if not self.line.fetching:
+                self.line.fetching = True
+                self._spawn(self.line.fetch())
 
     def stored(self, uploads: int) -> None:
         """So many uploads share a flight."""
@@ -159,7 +151,7 @@ class Worker:
         self._per_tenant[lease.tenant] -= 1
         if self._per_tenant[lease.tenant] <= 0:
             del self._per_tenant[lease.tenant]
-        self._room.set()
+        self.line.room.set()
 
     # --- life ---
 
@@ -171,11 +163,11 @@ class Worker:
         loop = asyncio.get_running_loop()
         self.start_watch()
         if self._settings.claims and not self._settings.exclusive:
-            self._loops.append(loop.create_task(self._claims()))
+            self._loops.append(loop.create_task(self.line.claims()))
 
     def nudge(self) -> None:
         """There may be work."""
-        self._work.set()
+        self.line.work.set()
 
     async def drain(self, patience: float) -> None:
         """Stop claiming, let runs finish for so many seconds, hand the others back."""
@@ -241,86 +233,6 @@ class Worker:
         self.nudge()
 
     # --- claiming ---
-
-    async def _claims(self) -> None:
-        pause = self._settings.poll_least
-        while not self._stopping:
-            try:
-                found, oldest, again = await self._claim_once()
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
-                log.warning("claim-failed", error=type(error).__name__)
-                await asyncio.sleep(self._settings.database_pause * jitter())
-                continue
-            if found and await self._give_way(self._settings.patience - oldest):
-                continue
-            if again:
-                await asyncio.sleep(0.005 * jitter())
-                continue
-            if found:
-                pause = self._settings.poll_least
-                await self._gather()
-                continue
-            pause = poll_interval(pause, False, self._settings.poll_least, self._settings.poll_most)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._work.wait(), pause)
-                pause = self._settings.poll_least
-
-    async def _give_way(self, seconds: float) -> bool:
-        """Let the line wait while uploads crowd this process, so many seconds at most. Whether it did."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        waited = False
-        while self._courtesy.crowded and (left := end - loop.time()) > 0:
-            waited = True
-            await asyncio.sleep(min(PAUSE, left))
-        return waited
-
-    async def _gather(self) -> None:
-        """Under load, claim several at a time: wait a moment for more slots to come free."""
-        enough = max(1, min(32, self._settings.slots // 2))
-        if self.free < enough:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GATHER):
-                    while self.free < enough:
-                        self._room.clear()
-                        await self._room.wait()
-
-    async def _claim_once(self) -> tuple[int, float, bool]:
-        """(runs claimed, seconds that the oldest of them has waited, whether to try again at once)."""
-        while self.free <= 0:
-            self._room.clear()
-            await self._room.wait()
-        if not self._lease.valid:
-            return 0, 0.0, False
-        self._work.clear()
-        self.looks += 1
-        worker_id, caps = self._lease.worker_id, self._around.registry.caps()
-        async with self._pool.acquire() as conn:
-            self._around.hooks.point("claiming")
-            leases, passed = await store.claim(conn, worker_id, self.free, self._settings.tenant_slots, caps)
-            if not leases:
-                return 0, 0.0, passed
-            self._around.hooks.point("claimed")
-            await self._open(conn, leases)
-        return len(leases), max(lease.age for lease in leases), passed and self.free > 0
-
-    async def _fetch(self) -> None:
-        """Claim what is wanted. What finds no place is asked for again by who waits."""
-        caps = self._around.registry.caps()
-        try:
-            while self._wanted and self._lease.valid:
-                wanted, self._wanted = sorted(self._wanted), set()
-                async with self._pool.acquire() as conn:
-                    leases = await store.claim_wanted(
-                        conn, self._lease.worker_id, wanted, max(BEYOND, self.free), self._settings.tenant_slots, caps
-                    )
-                    await self._open(conn, leases)
-        except OUTAGES as error:
-            log.warning("claim-failed", error=type(error).__name__)
-        finally:
-            self._fetching = False
 
     async def _open(self, conn: Conn, leases: Sequence[Lease]) -> None:
         """Start claimed runs, with the journals of those that ran before."""
@@ -459,7 +371,7 @@ class Worker:
             # Nothing to do when the child took the lease; else this hands the run back, a pause later.
             await self._parks.submit(Execution(lease, self._around).put_off())
             self.isolated.discard(lease.run_id)
-            self._room.set()
+            self.line.room.set()
 
     async def flush(self, entry: Entry) -> bool:
         """Through the group committer; False when the lease is lost."""

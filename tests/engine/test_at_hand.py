@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from processing.model import NewRun, RunState, Subject
 from processing.ports import Content
 from processing.registry import Step, Workflow, activity
 from processing.testing import FakeSubjects
-from tests.engine.kit import running, until
+from tests.engine.kit import run, running, until
 
 seen: list[tuple[int, bytes]] = []
 
@@ -40,9 +40,9 @@ class Counting(FakeSubjects):
         return await super().load(subject)
 
 
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
     seen.clear()
-    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_the_first_lease_takes_what_is_at_hand_and_later_ones_look(dsn: str) -> None:

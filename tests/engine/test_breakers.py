@@ -220,8 +220,8 @@ def test_two_hundred_parked_runs_cost_an_idle_worker_nothing(dsn: str) -> None:
             assert await count(kit, RunState.PARKED) == 200
             await kit.pool.execute("ANALYZE workflow_run")
             before = await reads(kit)
-            looks = kit.engine._worker.looks
-            await until(lambda: kit.engine._worker.looks >= looks + 5)
+            looks = kit.engine._worker.line.looks
+            await until(lambda: kit.engine._worker.line.looks >= looks + 5)
             assert kit.engine.in_progress == 0
             assert await reads(kit) - before <= 20
             run_id = await kit.submit("unsaid")

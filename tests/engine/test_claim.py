@@ -281,6 +281,22 @@ def test_a_run_is_born_claimed_only_while_nobody_waits(dsn: str) -> None:
     asyncio.run(main())
 
 
+def test_an_abandoned_enqueue_leaves_nothing_and_gives_its_slots_back(dsn: str) -> None:
+    async def main() -> None:
+        async with running(dsn, quick, FLOW, slots=2) as kit:
+            for _ in range(5):
+                async with kit.pool.acquire() as conn:
+                    transaction = conn.transaction()
+                    await transaction.start()
+                    answers = await kit.engine.enqueue(conn, [NewRun(f"r{n}", "flow", 1) for n in range(2)])
+                    await transaction.rollback()
+                assert [a.claimed for a in answers] == [True, True]
+                kit.engine.abandon(answers)
+            assert await kit.value("SELECT count(*) FROM workflow_run") == 0
+
+    asyncio.run(main())
+
+
 def test_a_commit_whose_answer_was_lost_is_found_by_the_heartbeat(dsn: str) -> None:
     """The run is in the database as running here, but nobody here knows of it: it goes back and is executed."""
 

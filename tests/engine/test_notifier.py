@@ -152,7 +152,7 @@ def test_what_was_enqueued_while_nobody_listened_is_looked_for_on_return(dsn: st
             running(dsn, quick, FLOW, poll_least=30.0, poll_most=30.0) as kit,
             running(dsn, quick, FLOW, claims=False) as source,
         ):
-            await until(lambda: kit.engine._worker.looks >= 1)
+            await until(lambda: kit.engine._worker.line.looks >= 1)
             await source.notifier.close()
             (answer,) = await source.enqueue(NewRun("r", "flow", 1))
             assert await source.state(answer.run_id) is RunState.PENDING
@@ -168,7 +168,7 @@ def test_a_hint_wakes_a_worker_whose_poll_is_far_away(dsn: str) -> None:
             running(dsn, quick, FLOW, poll_least=30.0, poll_most=30.0) as kit,
             running(dsn, quick, FLOW, claims=False) as source,
         ):
-            await until(lambda: kit.engine._worker.looks >= 1)
+            await until(lambda: kit.engine._worker.line.looks >= 1)
             (answer,) = await source.enqueue(NewRun("r", "flow", 1))
             assert await source.ended(answer.run_id, 10) is RunState.COMPLETED
 

@@ -187,22 +187,6 @@ def test_a_repeated_enqueue_folds_into_the_first(dsn: str) -> None:
     run(main)
 
 
-def test_an_abandoned_enqueue_leaves_nothing_and_gives_its_slots_back(dsn: str) -> None:
-    async def main() -> None:
-        async with running(dsn, *ALL, slots=2) as kit:
-            for _ in range(5):
-                async with kit.pool.acquire() as conn:
-                    transaction = conn.transaction()
-                    await transaction.start()
-                    answers = await kit.engine.enqueue(conn, [NewRun(f"r{n}", "upload", 1) for n in range(2)])
-                    await transaction.rollback()
-                assert [a.claimed for a in answers] == [True, True]
-                kit.engine.abandon(answers)
-            assert await kit.value("SELECT count(*) FROM workflow_run") == 0
-
-    run(main)
-
-
 def test_no_run_is_born_claimed_past_the_slots_or_a_tenants_share(dsn: str) -> None:
     async def main() -> None:
         async with running(dsn, *ALL, slots=8, tenant_slots=3) as kit:
