@@ -19,6 +19,12 @@ from tests.server import Server, make_server
 
 SIZE = "160m"  # a new cluster takes about 60 MB
 GAVE_UP = "the embedded database ended"
+USE_UP = """DO $$ BEGIN
+    FOR i IN 1..50 LOOP
+        PERFORM pg_logical_emit_message(true, 'x', 'x');
+        PERFORM pg_switch_wal();
+    END LOOP;
+END $$"""
 
 
 @contextmanager
@@ -71,12 +77,13 @@ def test_no_space_for_the_database() -> None:
             dsn = running_dsn(server.data_dir)
             assert dsn is not None
             # The write-ahead log needs a new segment and there is no room: PostgreSQL's answer is a panic, a recovery
-            # that needs room as well, and the end. Old segments are used up first.
+            # that needs room as well, and the end. Old segments are used up first, faster than a checkpoint recycles
+            # them.
             end = time.monotonic() + 60
             while not any(str(line.get("event", "")).startswith(GAVE_UP) for line in server.logs()):
                 assert time.monotonic() < end, server.tail()
                 with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                    ask(dsn, "SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'x', 'x')")
+                    ask(dsn, USE_UP)
             server.wait_log(lambda line: str(line.get("event", "")).startswith(GAVE_UP), 30)
             clients.refused()
             filler.unlink()
