@@ -1,6 +1,7 @@
 -- Take these runs for a worker past the line, as far as they wait in it and their lanes have room: somebody waits for what
 -- they decide. The lanes keep their turns. As in engine_claim they are locked in one statement and their running runs
--- counted in the next; here in order, and waiting, since a claim holds them for a moment only.
+-- counted in the next; here in order, and waiting, since a claim holds them for a moment only. "state + 0" keeps the looks
+-- at the wanted runs out of the index of the line, which may be long.
 CREATE FUNCTION engine_claim_wanted(
     worker bigint, wanted bigint[], want integer, tenant_cap integer, cap_lanes text[], caps integer[]
 ) RETURNS SETOF workflow_run LANGUAGE plpgsql AS $$
@@ -13,7 +14,7 @@ BEGIN
     FROM (
         SELECT q.tenant, q.lane FROM tenant_q q
         WHERE (q.tenant, q.lane) IN (
-            SELECT r.tenant, r.lane FROM workflow_run r WHERE r.run_id = ANY (wanted) AND r.state = 1)
+            SELECT r.tenant, r.lane FROM workflow_run r WHERE r.run_id = ANY (wanted) AND r.state + 0 = 1)
         ORDER BY q.tenant, q.lane FOR NO KEY UPDATE
     ) p;
     IF tenants IS NULL THEN
@@ -31,7 +32,7 @@ BEGIN
             SELECT w.run_id FROM (SELECT * FROM room WHERE free > 0) f
             CROSS JOIN LATERAL (
                 SELECT r.run_id FROM workflow_run r
-                WHERE r.run_id = ANY (wanted) AND r.tenant = f.t AND r.lane = f.l AND r.state = 1
+                WHERE r.run_id = ANY (wanted) AND r.tenant = f.t AND r.lane = f.l AND r.state + 0 = 1
                 ORDER BY r.run_at, r.run_id LIMIT f.free FOR UPDATE SKIP LOCKED
             ) w
             LIMIT want
@@ -39,7 +40,7 @@ BEGIN
         UPDATE workflow_run r SET
             state = 2, epoch = r.epoch + 1, lease_token = gen_random_uuid(), worker_id = worker,
             started_at = coalesce(r.started_at, clock_timestamp())
-        WHERE r.run_id = ANY (ARRAY(SELECT run_id FROM chosen)) AND r.state = 1
+        WHERE r.run_id = ANY (ARRAY(SELECT run_id FROM chosen)) AND r.state + 0 = 1
         RETURNING r.*;
 END $$;
 

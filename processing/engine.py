@@ -82,7 +82,7 @@ class Engine:
         self._lease = WorkerLease(
             self._connect,
             name=f"{socket.gethostname()}:{os.getpid()}",
-            slots=settings.slots if settings.claims and not settings.exclusive else 0,
+            slots=settings.slots if settings.takes else 0,
             ttl=settings.ttl,
             interval=settings.heartbeat,
             on_beat=lambda held, cancelled: self._worker.beat(held, cancelled),

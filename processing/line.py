@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 from asyncpg import Pool
@@ -27,7 +27,8 @@ BEYOND = 16  # places beyond the slots for runs that somebody waits for: they do
 
 
 class Line:
-    """free: slots that a claim may fill now. start: executes what was claimed, by the claim's connection."""
+    """free: slots that a claim may fill now. start: executes what was claimed, by the claim's connection. spawn: looks
+    after a task of ours."""
 
     def __init__(
         self,
@@ -38,14 +39,15 @@ class Line:
         *,
         free: Callable[[], int],
         start: Callable[[Conn, Sequence[Lease]], Awaitable[None]],
+        spawn: Callable[[Awaitable[None]], object],
     ) -> None:
         self._pool, self._around, self._lease, self._courtesy = pool, around, lease, courtesy
         self._settings = around.settings
-        self._free, self._start = free, start
+        self._free, self._start, self._spawn = free, start, spawn
         self.work = asyncio.Event()  # there may be some
         self.room = asyncio.Event()  # a slot has come free
-        self.wanted: set[int] = set()  # runs in line that somebody waits for
-        self.fetching = False  # whether fetch is called
+        self._wanted: set[int] = set()  # runs in line that somebody waits for
+        self._fetching = False
         self.looks = 0  # claims made, for tests
 
     async def claims(self) -> None:
@@ -113,12 +115,18 @@ class Line:
                         self.room.clear()
                         await self.room.wait()
 
-    async def fetch(self) -> None:
-        """Claim what is wanted. What finds no place is asked for again by who waits."""
+    def want(self, run_ids: Iterable[int]) -> None:
+        """Claim these past the line. What finds no place is asked for again by who waits."""
+        self._wanted.update(run_ids)
+        if not self._fetching:
+            self._fetching = True
+            self._spawn(self._fetch())
+
+    async def _fetch(self) -> None:
         caps = self._around.registry.caps()
         try:
-            while self.wanted and self._lease.valid:
-                wanted, self.wanted = sorted(self.wanted), set()
+            while self._wanted and self._lease.valid:
+                wanted, self._wanted = sorted(self._wanted), set()
                 places = max(BEYOND, self._free())
                 async with self._pool.acquire() as conn:
                     self._around.hooks.point("claiming")
@@ -131,4 +139,4 @@ class Line:
         except OUTAGES as error:
             log.warning("claim-failed", error=type(error).__name__)
         finally:
-            self.fetching = False
+            self._fetching = False

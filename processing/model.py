@@ -203,3 +203,8 @@ class EngineSettings:
     crowd: Path | None = None  # where the processes of a machine tell each other of crowds
     claims: bool = True  # false: enqueue and operate only, run nothing here
     exclusive: bool = False  # true: never claim from the queue, execute only what run_only is given
+
+    @property
+    def takes(self) -> bool:
+        """Whether this process takes runs by itself."""
+        return self.claims and not self.exclusive

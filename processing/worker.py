@@ -69,7 +69,9 @@ class Worker:
         self.promised = 0  # slots asked for by enqueues whose statement is under way
         self._per_tenant: Counter[int] = Counter()
         self._strays: set[int] = set()
-        self.line = Line(pool, around, lease, self._courtesy, free=lambda: self.free, start=self._open)
+        self.line = Line(
+            pool, around, lease, self._courtesy, free=lambda: self.free, start=self._open, spawn=self._spawn
+        )
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
@@ -89,8 +91,7 @@ class Worker:
     def reserve(self, tenant: int) -> bool:
         """Whether a run of this tenant may be born claimed here: a slot is free and the tenant below its share."""
         return (
-            self._settings.claims
-            and not self._settings.exclusive
+            self._settings.takes
             and not self._stopping
             and not self._courtesy.crowded
             and self.free > 0
@@ -130,11 +131,8 @@ class Worker:
 
     def want(self, run_ids: Iterable[int]) -> None:
         """Somebody waits for these runs, which stand in line: claim them past it."""
-        if self._settings.claims and not self._settings.exclusive and not self._stopping:
-            self.line.wanted.update(run_ids)
-            if not self.line.fetching:
-                self.line.fetching = True
-                self._spawn(self.line.fetch())
+        if self._settings.takes and not self._stopping:
+            self.line.want(run_ids)
 
     def stored(self, uploads: int) -> None:
         """So many uploads share a flight."""
@@ -162,7 +160,7 @@ class Worker:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self.start_watch()
-        if self._settings.claims and not self._settings.exclusive:
+        if self._settings.takes:
             self._loops.append(loop.create_task(self.line.claims()))
 
     def nudge(self) -> None:

@@ -108,12 +108,14 @@ class Collector(Keeper):
                 "SELECT id, state FROM blob WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED", blobs
             )
         }
-        there = {row["id"] for row in await conn.fetch("SELECT id FROM blob WHERE id = ANY ($1::uuid[])", blobs)}
+        rest = [blob for blob in blobs if blob not in locked]
+        left = await conn.fetch("SELECT id FROM blob WHERE id = ANY ($1::uuid[])", rest) if rest else []
+        busy = {row["id"] for row in left}
         await conn.execute(
             """DELETE FROM blob_queue WHERE ctid = ANY (ARRAY(
                  SELECT ctid FROM blob_queue WHERE blob = ANY ($1::uuid[]) AND due_at <= now()
                  ORDER BY blob FOR UPDATE SKIP LOCKED))""",
-            [blob for blob in blobs if blob in locked or blob not in there],  # the queue keeps those that are busy
+            [blob for blob in blobs if blob not in busy],  # those the queue keeps
         )
         live = [blob for blob, state in locked.items() if state == 2]
         free = [row["id"] for row in await conn.fetch(UNREFERENCED, live)] if live else []

@@ -130,10 +130,10 @@ class Waiting:
     async def _scanning(self, refs: list[VersionRef]) -> dict[VersionRef, int | None]:
         """Those of them that await their verdict, with their runs where these stand in line."""
         rows = await self._pool.fetch(
-            """SELECT v.bucket_id, v.key, v.seq, v.rnd, r.run_id
+            """SELECT v.bucket_id, v.key, v.seq, v.rnd, CASE r.state WHEN $5 THEN r.run_id END
                  FROM version v JOIN unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS q (b, k, s)
                    ON v.bucket_id = q.b AND v.key = q.k AND v.seq = q.s
-                 LEFT JOIN workflow_run r ON r.run_id = v.run_id AND r.state = $5
+                 LEFT JOIN workflow_run r ON r.run_id = v.run_id
                 WHERE v.state = $4""",
             [ref.bucket_id for ref in refs],
             [ref.key for ref in refs],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,11 @@ import asyncpg
 import pytest
 
 from processing import courtesy, store
-from processing.context import Context, Item
 from processing.courtesy import MOMENT, Courtesy, Crowd
 from processing.model import Lease, NewRun, RunState
-from processing.registry import Step, Workflow, activity
 from tests.engine.kit import Kit, run, running
-from tests.engine.test_claim import claim, fill
-
-
-@activity("quick", eager=False)
-async def quick(item: Item, ctx: Context) -> Mapping[str, Any]:
-    return {}
-
-
-FLOW = Workflow("flow", (Step("quick"),))
+from tests.engine.test_claim import FLOW, claim, fill, quick
+from tests.engine.test_courtesy import Clock
 
 
 async def fetch(conn: Any, run_ids: Sequence[int], want: int = 16, cap: int = 64, **caps: int) -> list[Lease]:
@@ -153,25 +144,15 @@ def test_who_runs_nothing_fetches_nothing(dsn: str) -> None:
     run(main)
 
 
-class Timers:
-    now = 100.0
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, callback: object, /) -> None:
-        raise AssertionError
-
-
 def test_many_uploads_in_one_flight_are_a_crowd_for_a_moment() -> None:
-    timers = Timers()
-    polite = Courtesy(lambda runs: None, lambda: timers)
+    clock = Clock()
+    polite = Courtesy(lambda runs: None, lambda: clock)
     assert not polite.crowded
     polite.stored(courtesy.CROWD - 1)
     assert not polite.crowded
     polite.stored(courtesy.CROWD)
     assert polite.crowded
-    timers.now += courtesy.CROWDED * 1.01
+    clock.advance(courtesy.CROWDED * 1.01)
     assert not polite.crowded
 
 
