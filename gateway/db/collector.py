@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -31,6 +31,7 @@ SELECT q.id FROM unnest($1::uuid[]) AS q (id)
    AND NOT EXISTS (SELECT FROM verdict WHERE sidecar = q.id)
 """
 LIMIT = 200  # rows that a job takes at a time
+BATCH = 5000  # names whose rows are asked for at once
 PLENTY = 100  # found by one job: there is more, so the next round comes after a
 BREATH = 0.2  # second's pause
 SUSPICIOUS = 0.01  # a larger share of names without rows looks like a database restored from a backup
@@ -200,32 +201,38 @@ class Collector(Keeper):
         """Delete names in a tier that have no row and are older than the grace period.
 
         Names are listed first and their rows asked for afterwards: a row comes before its bytes, so a name that has
-        none by then never gets one. Where over 1 % have none, nothing is deleted and the log says so.
+        none by then never gets one. A row also goes after its bytes: what is not there any more in a second list was
+        deleted in between, by whoever had its row. Where over 1 % have none, nothing is deleted and the log says so.
         """
         tier = self._tiers[tier_name]
-        names: set[UUID] = set()
-        orphans: list[UUID] = []
-        batch: list[UUID] = []
-        async for name in tier.names():
-            names.add(name)
-            batch.append(name)
-            if len(batch) == 5000:
-                orphans += await self._without_row(batch)
-                batch = []
-        orphans += await self._without_row(batch)
+        names = 0
+        orphans: set[UUID] = set()
+        async for batch in _batches(tier.names()):
+            names += len(batch)
+            orphans |= await self._without_row(batch)
         now = time.time()
-        due = [name for name in set(orphans) if blob_age(name, now) > self._grace]
-        refused = len(due) > 10 and len(due) > SUSPICIOUS * len(names)
+        due = {name for name in orphans if blob_age(name, now) > self._grace}
+        if due:
+            due = {name async for name in tier.names() if name in due}
+        refused = len(due) > 10 and len(due) > SUSPICIOUS * names
         if refused:
-            self._log.error("names without rows", tier=tier_name, orphans=len(due), names=len(names))
+            self._log.error("names without rows", tier=tier_name, orphans=len(due), names=names)
         else:
             for name in due:
                 await tier.delete(name)
-        return Orphans(tier_name, len(names), len(due), 0 if refused else len(due), refused)
+        return Orphans(tier_name, names, len(due), 0 if refused else len(due), refused)
 
-    async def _without_row(self, names: Sequence[UUID]) -> list[UUID]:
-        if not names:
-            return []
+    async def _without_row(self, names: Sequence[UUID]) -> set[UUID]:
         rows = await self._pool.fetch("SELECT id FROM blob WHERE id = ANY($1::uuid[])", list(names))
-        known = {row["id"] for row in rows}
-        return [name for name in names if name not in known]
+        return set(names) - {row["id"] for row in rows}
+
+
+async def _batches(names: AsyncIterator[UUID]) -> AsyncIterator[list[UUID]]:
+    batch: list[UUID] = []
+    async for name in names:
+        batch.append(name)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
