@@ -137,8 +137,10 @@ class Worker:
         client.good("GET", f"/{BUCKET}", [("list-type", "2"), ("max-keys", "100")])
 
     def copy(self, client: Client) -> None:
-        source = self.key()
-        answer = client.call("PUT", self.key(), headers={"x-amz-copy-source": source})
+        source, target = self.key(), self.key()
+        if source == target:  # S3 refuses a copy that changes nothing
+            return
+        answer = client.call("PUT", target, headers={"x-amz-copy-source": source})
         self._known(answer.status)
 
     def delete(self, client: Client) -> None:

@@ -392,6 +392,9 @@ class VersionSubjects:
     async def attach_sidecar(self, content: Content, kind: str, blob: UUID, tier: str, size: int) -> bool:
         ref = runs.ref_of(content.subject)
         async with self._pool.acquire() as conn, conn.transaction():
+            # The head first: a removal takes the version and its sidecars in one statement, which would wait for the
+            # version's lock, but not see a sidecar that was committed meanwhile.
+            await heads.lock(conn, [(ref.bucket_id, ref.key)], skip_locked=False)
             row = await conn.fetchrow(
                 "SELECT state FROM version WHERE bucket_id = $1 AND key = $2 AND seq = $3 AND rnd = $4 FOR UPDATE",
                 *ref.row,

@@ -1,0 +1,119 @@
+"""A sidecar that is attached while its version is deleted: both or none are left, and no byte of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from gateway.db import blobs
+from gateway.db.deletion import DeleteItem
+from gateway.db.runs import subject
+from processing.ports import Conn
+from storage_tiers.ids import blob_id
+from tests.db.rows import new_bucket
+from tests.db.world import World, world
+
+
+async def _stage(w: World) -> UUID:
+    blob = blob_id()
+    await w.subjects.stage(None, blob, "standard")
+    sink = await w.tier.begin(blob)
+    sink.write(b"what it says")
+    await sink.commit()
+    return blob
+
+
+async def _left(w: World) -> tuple[int, int, int]:
+    """Versions, sidecars, and blobs once the collector has been round."""
+    while await w.collector.collect() + await w.collector.unlink():
+        pass
+    row = await w.pool.fetchrow(
+        "SELECT (SELECT count(*) FROM version), (SELECT count(*) FROM sidecar), (SELECT count(*) FROM blob)"
+    )
+    return tuple(row)
+
+
+async def _waits_for_a_lock(w: World) -> None:
+    async with asyncio.timeout(20):
+        while not await w.pool.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        ):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("point", ["before it is live", "before it commits"])
+def test_a_delete_takes_the_sidecar_that_is_being_attached(dsn: str, monkeypatch: Any, point: str) -> None:
+    async def main() -> None:
+        async with world(dsn) as w:
+            bucket = await new_bucket(w.pool)
+            done = await w.put(bucket, b"k", b"text")
+            content = await w.subjects.load(subject(done.ref))
+            assert content is not None
+            blob = await _stage(w)
+            attaching, go_on, make_live = asyncio.Event(), asyncio.Event(), blobs.make_live
+
+            async def paused(conn: Conn, ids: Sequence[UUID], *facts: Any) -> set[UUID]:
+                if point == "before it is live":
+                    attaching.set()
+                    await go_on.wait()
+                    return await make_live(conn, ids, *facts)
+                made = await make_live(conn, ids, *facts)
+                attaching.set()
+                await go_on.wait()
+                return made
+
+            monkeypatch.setattr(blobs, "make_live", paused)
+            attach = asyncio.create_task(w.subjects.attach_sidecar(content, "text", blob, "standard", 12))
+            await attaching.wait()
+            delete = asyncio.create_task(w.deletions.delete(bucket, [DeleteItem(b"k")], bucket.owner.id))
+            await _waits_for_a_lock(w)
+            go_on.set()
+            assert await attach
+            assert not isinstance((await delete)[0], Exception)
+            assert await _left(w) == (0, 0, 0)
+            assert blob not in w.tier.blobs
+
+    asyncio.run(main())
+
+
+def test_what_was_deleted_gets_no_sidecar(dsn: str) -> None:
+    async def main() -> None:
+        async with world(dsn) as w:
+            bucket = await new_bucket(w.pool)
+            done = await w.put(bucket, b"k", b"text")
+            content = await w.subjects.load(subject(done.ref))
+            assert content is not None
+            blob = await _stage(w)
+            await w.deletions.delete(bucket, [DeleteItem(b"k")], bucket.owner.id)
+            assert not await w.subjects.attach_sidecar(content, "text", blob, "standard", 12)
+            await w.subjects.unstage(blob)
+            assert await _left(w) == (0, 0, 0)
+
+    asyncio.run(main())
+
+
+def test_what_older_versions_left_behind_goes(dsn: str) -> None:
+    mend = Path(__file__).parents[2] / "migrations" / "0010_orphaned_sidecars.sql"
+
+    async def main() -> None:
+        async with world(dsn) as w:
+            bucket = await new_bucket(w.pool)
+            kept, lost = [await w.put(bucket, key, b"text") for key in (b"kept", b"lost")]
+            for done in (kept, lost):
+                content = await w.subjects.load(subject(done.ref))
+                assert content is not None
+                assert await w.subjects.attach_sidecar(content, "text", await _stage(w), "standard", 12)
+            await w.pool.execute("DELETE FROM version WHERE key = 'lost'")
+            await w.pool.execute("DELETE FROM head WHERE key = 'lost'")
+            await w.pool.execute(mend.read_text())
+            assert await w.pool.fetch("SELECT key FROM sidecar") == [(b"kept",)]
+            await w.pool.execute("DELETE FROM blob WHERE tier = 'inline' AND id NOT IN (SELECT blob FROM version)")
+            assert await _left(w) == (1, 1, 2)
+            assert len(w.tier.blobs) == 1
+
+    asyncio.run(main())
