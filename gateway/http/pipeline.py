@@ -47,6 +47,21 @@ DRAIN = 256 << 20  # bytes of a refused body that are read and thrown away befor
 OFFER = 2.0  # seconds in which a client that was refused before "100 Continue" may close by itself
 
 
+def _read(
+    parsed: Parsed, hosts: tuple[str, ...], now: datetime, region: str, regions: tuple[str, ...]
+) -> sigv4.Presented | None:
+    return sigv4.read(
+        parsed.method,
+        parsed.raw_target,
+        parsed.headers,
+        parsed.query,
+        now=now,
+        region=region,
+        regions=regions,
+        hosts=hosts,
+    )
+
+
 def handlers() -> dict[str, Handler]:
     """The function of every operation that has one, by the operation's name."""
     modules = {module.__name__.rpartition(".")[2]: module for module in FAMILIES}
@@ -177,18 +192,8 @@ class Pipeline:
         self, parsed: Parsed, hosts: tuple[str, ...], now: datetime, trace: Trace
     ) -> tuple[Caller, sigv4.Payload, sigv4.Signed | None]:
         """Who sends this. Anonymous when nothing is presented; whatever is presented must hold."""
-        settings = self._sv.settings
         try:
-            presented = sigv4.read(
-                parsed.method,
-                parsed.raw_target,
-                parsed.headers,
-                parsed.query,
-                now=now,
-                region=settings.region,
-                regions=settings.regions,
-                hosts=hosts,
-            )
+            presented = await self._presented(parsed, hosts, now, trace)
             if presented is None:
                 payload = sigv4.payload_of(parsed.headers)
             else:
@@ -206,6 +211,25 @@ class Pipeline:
         trace.account = identity.account
         self._join(identity.account.id, trace)
         return Caller(identity.account, identity.access_key, True), presented.payload, signed
+
+    async def _presented(
+        self, parsed: Parsed, hosts: tuple[str, ...], now: datetime, trace: Trace
+    ) -> sigv4.Presented | None:
+        """What the request presents, signed for this endpoint's region, or for the location of its bucket: clients ask
+        for that, and sign with the answer. A new bucket may be asked for where it shall be."""
+        settings = self._sv.settings
+        try:
+            return _read(parsed, hosts, now, settings.region, settings.regions)
+        except sigv4.WrongRegion as wrong:
+            bucket = None if parsed.bucket is None else await self._sv.buckets.get(parsed.bucket)
+            home = bucket.location if bucket is not None and bucket.location else settings.region
+            anywhere = trace.operation == "CreateBucket" and not settings.regions
+            try:
+                return _read(parsed, hosts, now, home, (wrong.scope,) if anywhere else ())
+            except sigv4.WrongRegion as error:
+                if parsed.bucket is not None:
+                    error.headers["x-amz-bucket-region"] = home  # SDKs that follow a bucket to its region look for it
+                raise error from None
 
     async def _admit(self, call: Call) -> None:
         """Let the caller into the bucket, or (for operations on none) at the service."""

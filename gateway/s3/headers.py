@@ -12,6 +12,7 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
 from urllib.parse import unquote_to_bytes
 
+from gateway.domain.checksums import BY_HEADER, encode
 from gateway.s3.errors import S3Error
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -31,6 +32,7 @@ PRESIGNED = frozenset(
     }
 )
 PRESIGN = frozenset(name.lower() for name in PRESIGNED)
+NO_BODY = frozenset((name, encode(algorithm.start().digest())) for name, algorithm in BY_HEADER.items())
 
 
 class Headers:
@@ -67,7 +69,8 @@ class Headers:
         """Take over what a presigned URL carries in its query instead of in headers.
 
         Signers move x-amz-* headers there (JavaScript's, for one, moves all), and S3 reads them as the headers they
-        stand for. They are signed with the query; a header of the same name wins.
+        stand for. They are signed with the query; a header of the same name wins. The checksum of nothing, though, is
+        that of a signer who had no body yet (JavaScript's, unless told otherwise): it says nothing about the one sent.
         """
         if "X-Amz-Signature" not in query or query.names <= PRESIGNED:
             return
@@ -76,6 +79,8 @@ class Headers:
             lower = name.lower()
             if lower.startswith("x-amz-") and lower not in PRESIGN and lower not in self._map:
                 moved.append((lower, value))
+        if any(pair in NO_BODY for pair in moved):
+            moved = [pair for pair in moved if pair not in NO_BODY and pair[0] != "x-amz-sdk-checksum-algorithm"]
         for lower, value in moved:
             self._items.append((lower, value))
             self._map.setdefault(lower, []).append(value)

@@ -108,6 +108,14 @@ class Signed(msgspec.Struct, frozen=True):
     presigned: bool
 
 
+class WrongRegion(S3Error):
+    """Signed for a region that is not answered for. scope: the one that the credential names."""
+
+    def __init__(self, scope: str, told: S3Error) -> None:
+        super().__init__(told.code, told.message, more=told.elements)
+        self.scope = scope
+
+
 def read(
     method: str,
     raw_target: str,
@@ -122,7 +130,7 @@ def read(
     """What the request presents, None when it is anonymous.
 
     now is aware; region is this endpoint's, regions are further ones it answers for; hosts are the values the client
-    may have signed as Host (default: the Host header, see headers.signed_hosts). Raises S3Error.
+    may have signed as Host (default: the Host header, see headers.signed_hosts). Raises S3Error, WrongRegion.
     """
     lines = [line for line in headers.all("authorization") if line]
     header_v4, query_v4 = bool(lines), not _SIGNING.isdisjoint(query.names)
@@ -303,7 +311,8 @@ def _read_credential(
     if not scope_region:
         raise malformed("a non-empty region must be provided in the credential.")
     if scope_region != region and scope_region not in regions:
-        raise malformed(f"the region '{scope_region}' is wrong; expecting '{region}'", Region=region)
+        told = malformed(f"the region '{scope_region}' is wrong; expecting '{region}'", Region=region)
+        raise WrongRegion(scope_region, told)
     if service != SERVICE:
         raise malformed(f'incorrect service "{service}". This endpoint belongs to "{SERVICE}".')
     if terminal != TERMINAL:

@@ -240,7 +240,7 @@ class House:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def client(self, keys: tuple[str, str] | None = ROOT, **options: Any) -> Any:
+    def client(self, keys: tuple[str, str] | None = ROOT, region: str = "us-east-1", **options: Any) -> Any:
         """A boto3 client that does not repeat requests; anonymous for None."""
         if keys is None:
             from botocore import UNSIGNED
@@ -255,7 +255,7 @@ class House:
             endpoint_url=self.endpoint,
             aws_access_key_id=access_key,
             aws_secret_access_key=secret,
-            region_name="us-east-1",
+            region_name=region,
             config=config,
         )
 

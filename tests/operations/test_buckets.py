@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from botocore.handlers import validate_bucket_name
 
+from bench.presign import Presigner
 from tests.operations.asking import headers, refusal, refused, sent
-from tests.operations.house import OTHER, House
+from tests.operations.house import OTHER, ROOT, House
 
 
 @pytest.mark.parametrize("name", ["ab", "x" * 64, "Abc", "a_b", "-abc", "a..b", "192.168.5.4"])
@@ -47,6 +50,47 @@ def test_head_bucket_tells_the_region(house: House, s3: Any, bucket: str) -> Non
     assert error["ResponseMetadata"]["HTTPStatusCode"] == 403
     assert headers(error)["x-amz-bucket-region"] == "us-east-1"
     assert refused(s3.head_bucket, Bucket=f"{bucket}-none")[0] == 404
+
+
+def test_a_bucket_is_reached_from_its_location(house: House, s3: Any, bucket: str) -> None:
+    """Clients ask for the location and sign with it (minio-go); HEAD, presigned URLs and a new bucket included."""
+    away, name = house.client(region="eu-west-1"), f"{bucket}-away"
+    away.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    away.put_object(Bucket=name, Key="k", Body=b"x")
+    for client in (away, s3):
+        assert client.get_object(Bucket=name, Key="k")["Body"].read() == b"x"
+        assert headers(client.head_bucket(Bucket=name))["x-amz-bucket-region"] == "eu-west-1"
+    for region in ("us-east-1", "eu-west-1"):
+        path = Presigner(*ROOT, f"127.0.0.1:{house.port}", region).path("GET", f"/{name}/k")
+        with urlopen(house.endpoint + path) as answer:
+            assert answer.read() == b"x"
+
+
+def test_any_other_region_is_told_the_buckets(house: House, s3: Any, bucket: str) -> None:
+    """In a header, since HEAD has no document."""
+    name = f"{bucket}-away"
+    s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    signer = Presigner(*ROOT, f"127.0.0.1:{house.port}", "ap-south-1")
+    for where, region in ((bucket, "us-east-1"), (name, "eu-west-1"), (f"{bucket}-none", "us-east-1")):
+        for path in (f"/{where}", f"/{where}/k"):
+            with pytest.raises(HTTPError) as caught:
+                urlopen(Request(house.endpoint + signer.path("HEAD", path), method="HEAD"))
+            assert (caught.value.code, caught.value.headers["x-amz-bucket-region"]) == (400, region)
+    with pytest.raises(HTTPError) as caught:
+        urlopen(house.endpoint + signer.path("GET", "/"))
+    assert (caught.value.code, caught.value.headers["x-amz-bucket-region"]) == (400, None)
+    assert b"<Region>us-east-1</Region>" in caught.value.read()
+
+
+def test_an_sdk_follows_a_bucket_to_its_region(house: House, s3: Any, bucket: str) -> None:
+    name = f"{bucket}-away"
+    s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    lost = house.client(region="ap-south-1")
+    for where in (bucket, name):
+        lost.put_object(Bucket=where, Key="k", Body=b"x")
+        assert lost.get_object(Bucket=where, Key="k")["Body"].read() == b"x"
+        assert lost.list_objects_v2(Bucket=where)["KeyCount"] == 1
+    assert refusal(lost.list_buckets)["Error"]["Code"] == "AuthorizationHeaderMalformed"
 
 
 def test_b127_a_bucket_with_versions_stays(s3: Any, bucket: str) -> None:

@@ -7,12 +7,14 @@ import zlib
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
+from bench.presign import Presigner
 from processing.model import Verdict
 from tests.operations.asking import headers, refusal, refused, sent
-from tests.operations.house import House
+from tests.operations.house import ROOT, House
 
 
 def test_a_small_object_comes_back(s3: Any, bucket: str) -> None:
@@ -211,3 +213,15 @@ def test_b221_a_key_that_is_a_folder_of_others(s3: Any, bucket: str, order: tupl
     s3.delete_object(Bucket=bucket, Key=order[0])
     for key in order[1:]:
         assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == key.encode()
+
+
+@pytest.mark.parametrize("size", [0, 5, 100_000])
+def test_a_presigned_put_with_the_checksum_of_nothing(house: House, s3: Any, bucket: str, size: int) -> None:
+    """As the JavaScript SDK makes it: it signs before it knows the body."""
+    signer = Presigner(*ROOT, f"127.0.0.1:{house.port}")
+    query = [("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-sdk-checksum-algorithm", "CRC32"), ("x-id", "PutObject")]
+    body = bytes(range(256)) * 400
+    request = Request(house.endpoint + signer.path("PUT", f"/{bucket}/k", query), body[:size], method="PUT")
+    with urlopen(request) as answer:
+        assert answer.status == 200
+    assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == body[:size]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote_from_bytes
+from operator import attrgetter
+from urllib.parse import quote, quote_from_bytes
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain.checksums import ALGORITHMS, BY_NAME, Algorithm, Wanted, encode, requested
 from gateway.s3 import tokens
 from gateway.s3.call import Parsed, parse, split_target
 from gateway.s3.errors import S3Error
@@ -153,6 +155,23 @@ def test_a_presigned_query_stands_for_headers() -> None:
     assert parsed.headers.hoisted == {"x-amz-acl"}
     assert "x-amz-date" not in parsed.headers
     assert "x-amz-acl" not in parse("PUT", "/bkt/k?x-amz-acl=private", []).headers
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=attrgetter("name"))
+def test_the_checksum_of_nothing_in_a_presigned_query_says_nothing(algorithm: Algorithm) -> None:
+    """JavaScript's signer has no body yet, and signs what it computes all the same."""
+    value = quote(encode(algorithm.start().digest()), safe="")
+    target = f"/bkt/k?X-Amz-Signature=s&{algorithm.header}={value}&x-amz-sdk-checksum-algorithm={algorithm.code}"
+    headers = parse("PUT", f"{target}&x-amz-acl=private", []).headers
+    assert headers.hoisted == {"x-amz-acl"}
+    assert requested(headers).declared is False
+    sent = parse("PUT", target, [(algorithm.header, encode(algorithm.start().digest()))]).headers
+    assert requested(sent).value is not None  # a header is meant
+
+
+def test_another_checksum_in_a_presigned_query_counts() -> None:
+    target = "/bkt/k?X-Amz-Signature=s&x-amz-checksum-crc32=DUoRhQ%3D%3D&x-amz-sdk-checksum-algorithm=CRC32"
+    assert requested(parse("PUT", target, []).headers) == Wanted(BY_NAME["crc32"], "DUoRhQ==", declared=True)
 
 
 @pytest.mark.parametrize(
