@@ -133,8 +133,10 @@ class Settings:
         secret=True,
     )
 
-    region: str = setting("us-east-1", "Region that requests are signed for.")
-    regions: tuple[str, ...] = setting((), "Location constraints accepted by CreateBucket beside region; empty: any.")
+    region: str = setting("us-east-1", "Region that requests are signed for; those on a bucket also for its location.")
+    regions: tuple[str, ...] = setting(
+        (), "Further regions to sign for, and the only locations of new buckets beside region; empty: any location."
+    )
     default_ownership: str = setting(
         "ObjectWriter",
         "Object ownership of new buckets.",

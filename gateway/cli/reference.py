@@ -15,7 +15,7 @@ from gateway.cli.exits import MEANING
 from gateway.cli.main import COMMANDS, parser_for
 from gateway.http.admin import ROUTES
 from gateway.s3.errors import AWS, OWN
-from gateway.s3.operations import OPERATIONS
+from gateway.s3.operations import BY_NAME
 from gateway.settings import Item, catalogue
 from gateway.telemetry.metrics import TABLE
 from processing.failures import BLOCK_REASONS, FAILURES
@@ -106,7 +106,7 @@ def operations_page() -> str:
             f"`{o.action}`" if o.action else "–",
             "yes" if o.handler else "501",
         )
-        for o in OPERATIONS
+        for o in BY_NAME.values()
     ]
     return "# S3 operations\n\nWhat is not implemented answers `501 NotImplemented` by name.\n\n" + _table(
         ("Operation", "Method", "Target", "Action", "Implemented"), rows
