@@ -13,7 +13,8 @@ import pytest
 from gateway.db import blobs
 from gateway.db.deletion import DeleteItem
 from gateway.db.runs import subject
-from processing.ports import Conn
+from gateway.domain.objects import Bucket
+from processing.ports import Conn, Content
 from storage_tiers.ids import blob_id
 from tests.db.rows import new_bucket
 from tests.db.world import World, world
@@ -26,6 +27,13 @@ async def _stage(w: World) -> UUID:
     sink.write(b"what it says")
     await sink.commit()
     return blob
+
+
+async def _upload(w: World, bucket: Bucket, key: bytes) -> Content:
+    done = await w.put(bucket, key, b"text")
+    content = await w.subjects.load(subject(done.ref))
+    assert content is not None
+    return content
 
 
 async def _left(w: World) -> tuple[int, int, int]:
@@ -51,10 +59,7 @@ def test_a_delete_takes_the_sidecar_that_is_being_attached(dsn: str, monkeypatch
     async def main() -> None:
         async with world(dsn) as w:
             bucket = await new_bucket(w.pool)
-            done = await w.put(bucket, b"k", b"text")
-            content = await w.subjects.load(subject(done.ref))
-            assert content is not None
-            blob = await _stage(w)
+            content, blob = await _upload(w, bucket, b"k"), await _stage(w)
             attaching, go_on, make_live = asyncio.Event(), asyncio.Event(), blobs.make_live
 
             async def paused(conn: Conn, ids: Sequence[UUID], *facts: Any) -> set[UUID]:
@@ -85,10 +90,7 @@ def test_what_was_deleted_gets_no_sidecar(dsn: str) -> None:
     async def main() -> None:
         async with world(dsn) as w:
             bucket = await new_bucket(w.pool)
-            done = await w.put(bucket, b"k", b"text")
-            content = await w.subjects.load(subject(done.ref))
-            assert content is not None
-            blob = await _stage(w)
+            content, blob = await _upload(w, bucket, b"k"), await _stage(w)
             await w.deletions.delete(bucket, [DeleteItem(b"k")], bucket.owner.id)
             assert not await w.subjects.attach_sidecar(content, "text", blob, "standard", 12)
             await w.subjects.unstage(blob)
@@ -103,10 +105,8 @@ def test_what_older_versions_left_behind_goes(dsn: str) -> None:
     async def main() -> None:
         async with world(dsn) as w:
             bucket = await new_bucket(w.pool)
-            kept, lost = [await w.put(bucket, key, b"text") for key in (b"kept", b"lost")]
-            for done in (kept, lost):
-                content = await w.subjects.load(subject(done.ref))
-                assert content is not None
+            for key in (b"kept", b"lost"):
+                content = await _upload(w, bucket, key)
                 assert await w.subjects.attach_sidecar(content, "text", await _stage(w), "standard", 12)
             await w.pool.execute("DELETE FROM version WHERE key = 'lost'")
             await w.pool.execute("DELETE FROM head WHERE key = 'lost'")
