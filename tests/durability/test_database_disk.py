@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from gateway.cli.embedded import running_dsn
-from tests.durability.outage import QUICK, Clients, ask, folder_of_its_own
+from tests.durability.outage import QUICK, Clients, ask, folder_of_its_own, session
 from tests.server import Server, make_server
 
 SIZE = "160m"  # a new cluster takes about 60 MB
@@ -72,17 +72,20 @@ def test_no_space_for_the_database() -> None:
         serving = {each.pid for each in server.children()}
         clients = Clients(server, f"b-{secrets.token_hex(6)}")
         with clients.at_work():
-            filler = fill(home)
-            clients.refused()
             dsn = running_dsn(server.data_dir)
             assert dsn is not None
+            lost = suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
             # The write-ahead log needs a new segment and there is no room: PostgreSQL's answer is a panic, a recovery
             # that needs room as well, and the end. Old segments are used up first, faster than a checkpoint recycles
-            # them.
+            # them, and by a session from before: a new one may find no room for its cache.
+            with lost, session(dsn) as call:
+                filler = fill(home)
+                clients.refused()
+                call(USE_UP)
             end = time.monotonic() + 60
             while not any(str(line.get("event", "")).startswith(GAVE_UP) for line in server.logs()):
                 assert time.monotonic() < end, server.tail()
-                with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                with lost:
                     ask(dsn, USE_UP)
             server.wait_log(lambda line: str(line.get("event", "")).startswith(GAVE_UP), 30)
             clients.refused()
