@@ -57,6 +57,10 @@ class Bucket:
     config: Mapping[str, Any]
     generation: int
 
+    def region(self, home: str) -> str:
+        """Where the bucket lies: the location it was given, or the region that this endpoint is in."""
+        return self.location or home
+
 
 class VersionRef(msgspec.Struct, frozen=True):
     """Names one version for good: seq is unique per key, rnd guards against reuse."""

@@ -222,7 +222,7 @@ class Pipeline:
             return _read(parsed, hosts, now, settings.region, settings.regions)
         except sigv4.WrongRegion as wrong:
             bucket = None if parsed.bucket is None else await self._sv.buckets.get(parsed.bucket)
-            home = bucket.location if bucket is not None and bucket.location else settings.region
+            home = settings.region if bucket is None else bucket.region(settings.region)
             anywhere = trace.operation == "CreateBucket" and not settings.regions
             try:
                 return _read(parsed, hosts, now, home, (wrong.scope,) if anywhere else ())

@@ -42,7 +42,7 @@ async def enter(
             decision.require()
             pending = decision.pending
     except S3Error as error:
-        error.headers.setdefault("x-amz-bucket-region", bucket.location or sv.settings.region)
+        error.headers.setdefault("x-amz-bucket-region", bucket.region(sv.settings.region))
         raise
     return Place(bucket, action, pending, expected_owner)
 

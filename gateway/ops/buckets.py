@@ -39,7 +39,7 @@ async def create_bucket(call: Call, sv: Services) -> Reply:
 
 async def head_bucket(call: Call, sv: Services) -> Reply:
     """Whether the bucket is there and the caller may list it."""
-    region = access.place(call).bucket.location or sv.settings.region
+    region = access.place(call).bucket.region(sv.settings.region)
     return Reply(200, [("x-amz-bucket-region", region), ("Content-Type", "application/xml")])
 
 

@@ -32,8 +32,7 @@ async def list_buckets(call: Call, sv: Services) -> Reply:
         limit=MAX_BUCKETS if text is None else int(text),
         location=call.query.get("bucket-region"),
     )
-    entries = [
-        messages.BucketEntry(each.name, each.created, each.location or sv.settings.region) for each in page.buckets
-    ]
+    home = sv.settings.region
+    entries = [messages.BucketEntry(each.name, each.created, each.region(home)) for each in page.buckets]
     following = tokens.encode(page.last.encode()) if page.truncated and page.last is not None else None
     return document(messages.list_buckets(account, entries, prefix=prefix, next_token=following))

@@ -17,7 +17,7 @@ from gateway.domain.objects import Bucket
 from processing.ports import Conn, Content
 from storage_tiers.ids import blob_id
 from tests.db.rows import new_bucket
-from tests.db.world import World, world
+from tests.db.world import World, held_up, world
 
 
 async def _stage(w: World) -> UUID:
@@ -46,14 +46,6 @@ async def _left(w: World) -> tuple[int, int, int]:
     return tuple(row)
 
 
-async def _waits_for_a_lock(w: World) -> None:
-    async with asyncio.timeout(20):
-        while not await w.pool.fetchval(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        ):
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("point", ["before it is live", "before it commits"])
 def test_a_delete_takes_the_sidecar_that_is_being_attached(dsn: str, monkeypatch: Any, point: str) -> None:
     async def main() -> None:
@@ -76,7 +68,8 @@ def test_a_delete_takes_the_sidecar_that_is_being_attached(dsn: str, monkeypatch
             attach = asyncio.create_task(w.subjects.attach_sidecar(content, "text", blob, "standard", 12))
             await attaching.wait()
             delete = asyncio.create_task(w.deletions.delete(bucket, [DeleteItem(b"k")], bucket.owner.id))
-            await _waits_for_a_lock(w)
+            await held_up(w, attach, delete)
+            assert not delete.done()
             go_on.set()
             assert await attach
             assert not isinstance((await delete)[0], Exception)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -28,6 +29,8 @@ from storage_tiers.memory import MemoryTier
 from storage_tiers.placement import Placement
 from tests.births import Births
 from tests.db.rows import pool_of
+
+PATIENCE = 20.0  # seconds
 
 
 class Engine:
@@ -173,3 +176,13 @@ class World:
 async def world(dsn: str, **more: Any) -> AsyncIterator[World]:
     async with pool_of(dsn, 8) as pool:
         yield World(pool, **more)
+
+
+async def held_up(w: World, *tasks: asyncio.Task[Any]) -> None:
+    """Until a task waits for a lock of the database, or has ended."""
+    statement = """SELECT count(*) FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock'"""
+    end = asyncio.get_running_loop().time() + PATIENCE
+    while not any(task.done() for task in tasks) and not await w.pool.fetchval(statement):
+        assert asyncio.get_running_loop().time() < end
+        await asyncio.sleep(0.01)

@@ -30,10 +30,9 @@ from gateway.db.uploads import PartRow, Upload, remove_upload
 from gateway.domain.objects import Attributes, Bucket, Versioning, WriteCondition
 from processing.model import Verdict
 from tests.db.rows import new_bucket
-from tests.db.world import Silent, World, world
+from tests.db.world import PATIENCE, Silent, World, held_up, world
 
 ANY = WriteCondition(if_none_match=("*",))
-PATIENCE = 20.0
 Story = Callable[[World, World, Bucket], Awaitable[None]]
 
 
@@ -79,16 +78,6 @@ class Pause:
             self.reached.set()
             await self.go.wait()
         return await self._method(*args, **kwargs)
-
-
-async def held_up(w: World, *tasks: asyncio.Task[Any]) -> None:
-    """Until a task waits for a lock of the database, or has ended."""
-    statement = """SELECT count(*) FROM pg_stat_activity
-                    WHERE datname = current_database() AND wait_event_type = 'Lock'"""
-    end = asyncio.get_running_loop().time() + PATIENCE
-    while not any(task.done() for task in tasks) and not await w.pool.fetchval(statement):
-        assert asyncio.get_running_loop().time() < end
-        await asyncio.sleep(0.01)
 
 
 async def race(
