@@ -45,11 +45,14 @@ class Batcher(Generic[Item, Result]):
         self._lines: OrderedDict[Hashable, deque[tuple[Item, asyncio.Future[Result]]]] = OrderedDict()
         self._busy: set[Hashable] = set()
         self._flying = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: Item) -> Result:
         """The result of item's flight. A cancelled caller's item still flies if it was taken already."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # once: it asks the system who this process is (up to Python 3.11)
+        future: asyncio.Future[Result] = self._loop.create_future()
         line = self._lines.setdefault(self._tenant(item) if self._tenant else None, deque())
         line.append((item, future))
         self._launch()

@@ -231,7 +231,7 @@ def value_header(headers: Fields) -> tuple[Algorithm | None, str | None]:
     """The algorithm and value of the one x-amz-checksum-… header there may be. Raises InvalidRequest."""
     found: tuple[Algorithm, str] | None = None
     unknown = False
-    for name, value in headers.items():
+    for name, value in headers.lines:
         if not name.startswith(_PREFIX) or name in _NO_VALUE:
             continue
         algorithm = BY_HEADER.get(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from gateway.domain import tags
 from gateway.domain.dates import http_date
@@ -53,7 +52,7 @@ _REFUSED_PREFIXES = tuple(name[:-1] for name in REFUSED if name.endswith("*"))
 
 def refuse_unsupported(headers: Fields) -> None:
     """Raises NotImplemented (501) that names the first header whose feature is not there."""
-    for name, value in headers.items():
+    for name, value in headers.lines:
         if name in _REFUSED_NAMES or name.startswith(_REFUSED_PREFIXES):
             if name == "x-amz-bucket-object-lock-enabled" and value.lower() == "false":
                 continue
@@ -89,7 +88,7 @@ def read_attributes(headers: Fields) -> Attributes:
 def user_metadata(headers: Fields) -> dict[str, str]:
     """x-amz-meta-* by lower-case name without the prefix; repeated lines joined by commas. Raises MetadataTooLarge."""
     metadata: dict[str, str] = {}
-    for name, value in headers.items():
+    for name, value in headers.lines:
         if name.startswith(USER_PREFIX):
             short = name[len(USER_PREFIX) :]
             metadata[short] = f"{metadata[short]},{text(value)}" if short in metadata else text(value)
@@ -195,15 +194,6 @@ def _directive(headers: Fields, what: str) -> str:
 # --- answering -----------------------------------------------------------------------------------------------
 
 
-class Parameters(Protocol):
-    """Decoded query parameters."""
-
-    @property
-    def names(self) -> frozenset[str]: ...
-
-    def get(self, name: str, default: str | None = None) -> str | None: ...
-
-
 _OVERRIDES: Mapping[str, str] = {
     "response-content-type": "Content-Type",
     "response-content-language": "Content-Language",
@@ -214,13 +204,13 @@ _OVERRIDES: Mapping[str, str] = {
 }
 
 
-def overrides(query: Parameters, *, signed: bool) -> dict[str, str]:
+def overrides(query: Mapping[str, str], *, signed: bool) -> dict[str, str]:
     """Answer headers that ``response-*`` parameters ask for.
 
     Raises InvalidRequest when the request is anonymous, InvalidArgument for a value no header can hold.
     """
     headers: dict[str, str] = {}
-    if _OVERRIDES.keys().isdisjoint(query.names):
+    if _OVERRIDES.keys().isdisjoint(query):
         return headers
     for parameter, name in _OVERRIDES.items():
         value = query.get(parameter)

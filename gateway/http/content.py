@@ -7,6 +7,7 @@ HTTP; all else is copied through the event loop.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -45,7 +46,7 @@ class ContentMissing(Exception):
 async def stream(
     request: Request, head: bytes, content: Content, limits: PaceLimits, offload: Offload | None = None
 ) -> tuple[float, int]:
-    """Write head and content. Returns (loop time of the head, bytes of the body).
+    """Write head and content. Returns (monotonic time of the head, bytes of the body).
 
     An error before the first byte of the body is the content's own and is raised as it is: nothing has been sent yet,
     so it can still become an error document. Later ones, a short body and a reader below the minimum rate raise
@@ -62,7 +63,6 @@ async def stream(
             if not outlet.started:
                 raise
             raise ContentBroken(outlet.started, outlet.sent, str(error)) from error
-    loop = asyncio.get_running_loop()
     protocol = request.protocol
     pace = Pace(limits)
     size = 0
@@ -83,7 +83,7 @@ async def stream(
         if len(chunk) > length - size:
             chunk = chunk[: length - size]
         if not started:
-            started = loop.time()
+            started = time.monotonic()
             request.write(head + chunk if len(chunk) <= 65536 else head)
             if len(chunk) > 65536:
                 request.write(chunk)
@@ -91,15 +91,15 @@ async def stream(
             request.write(chunk)
         size += len(chunk)
         if protocol.writing_paused:
-            before = loop.time()
+            before = time.monotonic()
             try:
                 async with asyncio.timeout(max(pace.patience(), 0)):
                     await request.drain()
             except TimeoutError:
                 raise ContentBroken(started, size, "the reader is below the minimum rate") from None
-            pace.account(loop.time() - before, 0)
+            pace.account(time.monotonic() - before, 0)
         pace.account(0, len(chunk))
     if not started:
-        started = loop.time()
+        started = time.monotonic()
         request.write(head)
     return started, size

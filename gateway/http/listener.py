@@ -192,7 +192,10 @@ class Connection(web.RequestHandler):
                 if isinstance(message, _ErrInfo):
                     await malformed(Request(ERROR, payload, self), _meaning(message.exc))
                     break
-                sent = await self._serve(Request(message, payload, self), manager.handler)
+                self.body, self.parting = payload, message.upgrade
+                request = Request(message, payload, self)
+                self._current_request = cast(Any, request)
+                sent = await manager.handler(request)
                 self._keepalive = sent.keep_alive
                 if not payload.is_eof():
                     await self._linger(payload)
@@ -203,7 +206,7 @@ class Connection(web.RequestHandler):
                 self.force_close()
                 raise
             finally:
-                self._request_in_progress = False
+                self._current_request, self._request_in_progress = None, False
                 if self._handler_waiter is not None:
                     self._handler_waiter.set_result(None)
             if not self._keepalive or self._close or self._force_close:
@@ -215,14 +218,6 @@ class Connection(web.RequestHandler):
             self._task_handler = None
             if self.transport is not None:
                 self.transport.close()
-
-    async def _serve(self, request: Request, handler: Handler) -> Sent:
-        self.body, self.parting = request.content, request.message.upgrade
-        self._current_request = cast(Any, request)
-        try:
-            return await handler(request)
-        finally:
-            self._current_request = None
 
     async def _linger(self, payload: StreamReader) -> None:
         """Read and throw away what still comes of a refused body, for a while; then the connection ends."""

@@ -9,12 +9,13 @@ raised is a bug or a dependency that failed: InternalError, once, with a log lin
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import structlog
 
 from gateway.domain.objects import Account
@@ -73,8 +74,7 @@ def handlers() -> dict[str, Handler]:
     return found
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(msgspec.Struct):
     """What is known of a request while it is served: for its answer and its log line."""
 
     request_id: str
@@ -87,7 +87,7 @@ class Trace:
     tenant: int | None = None  # whose place among the requests in flight it takes
     body: Body | None = None
     error: S3Error | None = None
-    note: dict[str, Any] = field(default_factory=dict)
+    note: dict[str, Any] = {}
 
 
 class Pipeline:
@@ -115,8 +115,7 @@ class Pipeline:
 
     async def handle(self, request: Request) -> Sent:
         """Serve one request. Never raises but for cancellation, when the client is gone."""
-        loop = asyncio.get_running_loop()
-        trace = Trace(new_request_id(), new_host_id(), loop.time())
+        trace = Trace(new_request_id(), new_host_id(), time.monotonic())
         self._in_flight += 1
         self._sv.metrics.request_started()
         sent: Sent | None = None
@@ -136,11 +135,11 @@ class Pipeline:
             # A thread may learn it before the event loop does; aiohttp would write a 500 into what is left.
             if request.transport is not None:
                 request.transport.abort()
-            return Sent(False, GONE, loop.time(), 0)
+            return Sent(False, GONE, time.monotonic(), 0)
         finally:
             self._in_flight -= 1
             self._leave(trace)
-            self._report(request, trace, sent, loop.time())
+            self._report(request, trace, sent, time.monotonic())
 
     # --- the steps -----------------------------------------------------------------------------------------------
 

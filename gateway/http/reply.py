@@ -7,14 +7,15 @@ send.
 from __future__ import annotations
 
 import asyncio
-import os
+import random
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
+
+import msgspec
 
 from gateway.http.content import Content, ContentBroken, stream
 from gateway.http.offload import Offload
@@ -32,19 +33,18 @@ CONTROLS = dict.fromkeys([*range(0x20), 0x7F], " ")
 Pair = tuple[str, str]
 
 
-@dataclass(slots=True)
-class Reply:
+class Reply(msgspec.Struct):
     """An answer. Exactly one of body, content and length says what follows the head.
 
     length: the Content-Length of a body that is not sent (HEAD). note: what the log line says about the request.
     """
 
     status: int = 200
-    headers: list[Pair] = field(default_factory=list)
+    headers: list[Pair] = []
     body: bytes = b""
     content: Content | None = None
     length: int | None = None
-    note: dict[str, Any] = field(default_factory=dict)
+    note: dict[str, Any] = {}
 
     def add(self, headers: Mapping[str, str] | Iterable[Pair]) -> Reply:
         """Append headers; None values are left out."""
@@ -58,11 +58,10 @@ def document(body: bytes, status: int = 200) -> Reply:
     return Reply(status, [("Content-Type", XML)], body)
 
 
-@dataclass(slots=True)
-class Sent:
+class Sent(msgspec.Struct):
     """What became of an answer.
 
-    first: loop time at which the head was written. size: bytes of the body that were handed to the socket.
+    first: monotonic time at which the head was written. size: bytes of the body that were handed to the socket.
     broken: the body ended early and the connection was cut.
     """
 
@@ -88,16 +87,15 @@ async def send(
     if reply.content is not None:
         length = reply.content.length
     head = _head(request, reply, request_id, host_id, length, keep_alive)
-    loop = asyncio.get_running_loop()
     if request.method == "HEAD" or reply.status in BODILESS:
         if reply.content is not None:
             await reply.content.close()
         await _write(request, head, limits)
-        return Sent(keep_alive, reply.status, loop.time(), 0)
+        return Sent(keep_alive, reply.status, time.monotonic(), 0)
     held: bytes | None = reply.body if reply.content is None else getattr(reply.content, "inline", None)
     if held is not None and len(held) == length:
         await _write(request, head + held, limits)
-        return Sent(keep_alive, reply.status, loop.time(), length)
+        return Sent(keep_alive, reply.status, time.monotonic(), length)
     assert reply.content is not None
     try:
         first, size = await stream(request, head, reply.content, limits, offload)
@@ -160,9 +158,9 @@ async def malformed(request: Request, error: S3Error) -> None:
 
 
 def new_request_id() -> str:
-    """As S3's look: 16 upper-case hexadecimal digits."""
-    return os.urandom(8).hex().upper()
+    """As S3's look: 16 upper-case hexadecimal digits. It is to be unlike others, nothing depends on its secrecy."""
+    return f"{random.getrandbits(64):016X}"
 
 
 def new_host_id() -> str:
-    return b64encode(os.urandom(36)).decode("ascii")
+    return b64encode(random.randbytes(36)).decode("ascii")  # noqa: S311

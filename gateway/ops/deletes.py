@@ -110,5 +110,5 @@ def _owner(call: Call) -> int:
 def _has_checksum(call: Call) -> bool:
     return "x-amz-trailer" in call.headers or any(
         name.startswith("x-amz-checksum-") and name not in ("x-amz-checksum-mode", "x-amz-checksum-algorithm")
-        for name, _ in call.headers.items()
+        for name in call.headers
     )

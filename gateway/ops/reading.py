@@ -6,7 +6,7 @@ through no door at all.
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
@@ -90,8 +90,7 @@ async def servable(
     decided against although the request named none (then whatever is current now decides). Raises S3Error: SlowDown
     when the verdict does not come, ObjectQuarantined, ProcessingFailed, InvalidObjectState, and what look raises.
     """
-    loop = asyncio.get_running_loop()
-    end = loop.time() + (sv.settings.read_wait if wait is None else wait)
+    end = time.monotonic() + (sv.settings.read_wait if wait is None else wait)
     sight = await look()
     while True:
         decision = decide(sv, sight)
@@ -99,7 +98,7 @@ async def servable(
             return sight
         if isinstance(decision, Refuse):
             raise refused(sight, decision.code)
-        left = end - loop.time()
+        left = end - time.monotonic()
         tenant = sight.place.bucket.owner.id
         if left <= 0 or not await sv.waiting.decided(sight.version.ref, tenant, left):
             raise awaited(sight)

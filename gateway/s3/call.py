@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +37,7 @@ class Parsed(msgspec.Struct, frozen=True):
     virtual: bool
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """One request on its way through the gateway. place is where it was let in (ops/access.py)."""
 
     request_id: str

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import product
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from gateway.s3.headers import Headers
+from gateway.s3.headers import Headers, remembered
 
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9._~/-]*")
@@ -37,16 +36,8 @@ def canonical_query(raw: str) -> str:
     """
     if not raw:
         return ""
-    pairs = [piece.partition("=") for piece in raw.split("&") if piece]
-    encoded = [
-        (
-            name if _UNRESERVED.fullmatch(name) else _recoded(name),
-            "=",
-            value if _UNRESERVED.fullmatch(value) else _recoded(value),
-        )
-        for name, _, value in pairs
-    ]
-    return "&".join(["".join(pair) for pair in sorted(encoded) if pair[0] != "X-Amz-Signature"])
+    pairs = [_pair(piece) for piece in raw.split("&") if piece and not piece.startswith("X-Amz-Signature=")]
+    return "&".join([f"{name}={value}" for name, value in sorted(pairs) if name != "X-Amz-Signature"])
 
 
 def canonical_requests(
@@ -80,7 +71,7 @@ def _header_lines(headers: Headers, signed_headers: Sequence[str], latin: bool) 
     """
     lines, found = [], False
     for name in signed_headers:
-        value = ",".join(headers.all(name)) if name not in headers.hoisted else ""
+        value = headers.get(name, "") if name not in headers.hoisted else ""
         if "  " in value or "\t" in value:
             value = _BLANKS.sub(" ", value)
         if latin and not value.isascii():
@@ -91,8 +82,16 @@ def _header_lines(headers: Headers, signed_headers: Sequence[str], latin: bool) 
     return lines if found or not latin else None
 
 
-@lru_cache(maxsize=1024)  # clients repeat themselves: a credential, a list of headers
+@remembered
+def _pair(piece: str) -> tuple[str, str]:
+    """One name and value of a query in S3's encoding."""
+    name, _, value = piece.partition("=")
+    return _recoded(name), _recoded(value)
+
+
 def _recoded(text: str) -> str:
     """A query name or value in S3's encoding; "+" stands for a blank."""
+    if _UNRESERVED.fullmatch(text):
+        return text
     raw = text.replace("+", " ").encode("utf-8", "surrogateescape")
     return quote_from_bytes(unquote_to_bytes(raw), safe="")

@@ -7,17 +7,20 @@ signatures are computed over bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from gateway.domain.checksums import BY_HEADER, encode
 from gateway.s3.errors import S3Error
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_PLAIN_QUERY = re.compile(r"[\x00-\x24\x26-\x2a\x2c-\x7f]*")  # neither "%" nor "+": itself
 _BLANKS = " \t"
+SHORT = 256  # characters
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # The parameters that make a presigned URL; none of them stands for a header.
 PRESIGNED = frozenset(
@@ -35,35 +38,30 @@ PRESIGN = frozenset(name.lower() for name in PRESIGNED)
 NO_BODY = frozenset((name, encode(algorithm.start().digest())) for name, algorithm in BY_HEADER.items())
 
 
-class Headers:
-    """Lower-case multi-map over raw header pairs, in the order they came; values without surrounding blanks."""
+class Headers(dict[str, str]):
+    """Values by lower-case name, over raw header pairs in the order they came; without surrounding blanks.
 
-    __slots__ = ("_items", "_map", "hoisted")
+    Repeated lines are one list joined by commas (RFC 9110, 5.3); lines has each (lower-case name, value) by itself.
+    """
+
+    __slots__ = ("hoisted", "lines")
 
     def __init__(self, pairs: Iterable[tuple[bytes | str, bytes | str]] = ()) -> None:
         self.hoisted: frozenset[str] = frozenset()
-        self._items: list[tuple[str, str]] = []
-        self._map: dict[str, list[str]] = {}
-        for raw_name, raw_value in pairs:
-            name = _name(raw_name)
-            text = raw_value if isinstance(raw_value, str) else raw_value.decode("utf-8", "surrogateescape")
-            value = text.strip(_BLANKS)
-            self._items.append((name, value))
-            if (values := self._map.get(name)) is None:
-                self._map[name] = [value]
-            else:
-                values.append(value)
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        """The value of a lower-case name; repeated lines are one list joined by commas (RFC 9110, 5.3)."""
-        values = self._map.get(name)
-        if values is None:
-            return default
-        return values[0] if len(values) == 1 else ",".join(values)
+        self.lines: list[tuple[str, str]] = [
+            (
+                _name(name),
+                (value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")).strip(_BLANKS),
+            )
+            for name, value in pairs
+        ]
+        self.update(self.lines)
+        if len(self) < len(self.lines):
+            self.update({name: ",".join(self.all(name)) for name in self})
 
     def all(self, name: str) -> Sequence[str]:
         """Each line's value, in order."""
-        return tuple(self._map.get(name, ()))
+        return [value for other, value in self.lines if other == name]
 
     def hoist(self, query: Query) -> None:
         """Take over what a presigned URL carries in its query instead of in headers.
@@ -72,30 +70,18 @@ class Headers:
         stand for. They are signed with the query; a header of the same name wins. The checksum of nothing, though, is
         that of a signer who had no body yet (JavaScript's, unless told otherwise): it says nothing about the one sent.
         """
-        if "X-Amz-Signature" not in query or query.names <= PRESIGNED:
+        if "X-Amz-Signature" not in query or query.keys() <= PRESIGNED:
             return
         moved = []
         for name, value in query.pairs:
             lower = name.lower()
-            if lower.startswith("x-amz-") and lower not in PRESIGN and lower not in self._map:
+            if lower.startswith("x-amz-") and lower not in PRESIGN and lower not in self:
                 moved.append((lower, value))
         if any(pair in NO_BODY for pair in moved):
             moved = [pair for pair in moved if pair not in NO_BODY and pair[0] != "x-amz-sdk-checksum-algorithm"]
-        for lower, value in moved:
-            self._items.append((lower, value))
-            self._map.setdefault(lower, []).append(value)
+        self.lines += moved
         self.hoisted = frozenset(lower for lower, _ in moved)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._map
-
-    def __iter__(self) -> Iterator[str]:
-        """Names, each once."""
-        return iter(self._map)
-
-    def items(self) -> Sequence[tuple[str, str]]:
-        """(lower-case name, value) of every line."""
-        return self._items
+        self.update({name: ",".join(self.all(name)) for name in self.hoisted})
 
 
 @lru_cache(maxsize=1024)  # there are not many names
@@ -103,51 +89,46 @@ def _name(raw: bytes | str) -> str:
     return (raw if isinstance(raw, str) else raw.decode("utf-8", "surrogateescape")).lower()
 
 
-class Query:
-    """Decoded multi-map over a raw query string, which it keeps. Raises InvalidURI for a broken escape or UTF-8."""
+class Query(dict[str, str]):
+    """First values by name, decoded, over a raw query string; a parameter without "=" has the value "".
 
-    __slots__ = ("_map", "names", "pairs", "raw")
+    pairs has every (name, value) in order. Raises InvalidURI for a broken escape or UTF-8.
+    """
+
+    __slots__ = ("pairs",)
 
     def __init__(self, raw: str = "") -> None:
-        self.raw = raw
-        self.pairs: tuple[tuple[str, str], ...] = _decode_pairs(raw) if raw else ()
-        self._map: dict[str, list[str]] = {}
-        for name, value in self.pairs:
-            if (values := self._map.get(name)) is None:
-                self._map[name] = [value]
-            else:
-                values.append(value)
-        self.names: frozenset[str] = frozenset(self._map)
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        """The first value; a parameter without "=" has the value ""."""
-        values = self._map.get(name)
-        return default if values is None else values[0]
+        self.pairs: list[tuple[str, str]] = [_parameter(piece) for piece in raw.split("&") if piece] if raw else []
+        self.update(self.pairs)
+        if len(self) < len(self.pairs):
+            self.update(reversed(self.pairs))
 
     def all(self, name: str) -> Sequence[str]:
-        return tuple(self._map.get(name, ()))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._map
+        """Each value of a name, in order."""
+        return [value for other, value in self.pairs if other == name]
 
 
-def _decode_pairs(raw: str) -> tuple[tuple[str, str], ...]:
-    if _BAD_ESCAPE.search(raw):
+def remembered(make: Callable[Concatenate[str, P], T]) -> Callable[Concatenate[str, P], T]:
+    """make, whose results for short texts are kept: clients repeat themselves, and long texts would fill the memory."""
+    known = cast(Callable[Concatenate[str, P], T], lru_cache(maxsize=1024)(make))
+
+    def recall(text: str, /, *more: P.args, **named: P.kwargs) -> T:
+        return known(text, *more, **named) if len(text) <= SHORT else make(text, *more, **named)
+
+    return recall
+
+
+@remembered
+def _parameter(piece: str) -> tuple[str, str]:
+    """One name and value of a query, decoded. Its "+" is a blank (HTML forms, and S3), a path's is a plus sign."""
+    name, _, value = piece.partition("=")
+    if "%" not in piece and "+" not in piece and piece.isascii():
+        return name, value
+    if _BAD_ESCAPE.search(piece):
         raise S3Error("InvalidURI")
-    pairs = [piece.partition("=") for piece in raw.split("&") if piece]
-    return tuple(
-        [
-            (
-                name if _PLAIN_QUERY.fullmatch(name) else _decoded(name),
-                value if _PLAIN_QUERY.fullmatch(value) else _decoded(value),
-            )
-            for name, _, value in pairs
-        ]
-    )
+    return _decoded(name), _decoded(value)
 
 
-# A query's "+" is a blank (HTML forms, and S3), a path's is a plus sign.
-@lru_cache(maxsize=1024)  # clients repeat themselves: a credential, a prefix
 def _decoded(text: str) -> str:
     try:
         return unquote_to_bytes(text.replace("+", " ").encode("utf-8", "surrogateescape")).decode("utf-8")

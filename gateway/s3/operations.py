@@ -6,7 +6,7 @@ and parameters are those of Amazon's service model; a row without a handler is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 
@@ -426,12 +426,11 @@ def identify(method: str, target: Target, query: Query, headers: Headers) -> Ope
     """As resolve, but rows without a handler are returned: for labels and the log."""
     if method == "OPTIONS":
         raise _preflight(headers)
-    names = query.names
+    if _SELECTING.isdisjoint(query) and _HEADERS.isdisjoint(headers) and (row := _PLAIN.get((method, target))):
+        return row
+    names = query.keys()
     asked = names & SUBRESOURCES
-    row = None
-    if _SELECTING.isdisjoint(names) and _HEADERS.isdisjoint(headers):
-        row = _PLAIN.get((method, target))
-    row = row or next((row for row in _SPECIFIC.get((method, target), ()) if _matches(row, query, headers)), None)
+    row = next((row for row in _SPECIFIC.get((method, target), ()) if _matches(row, query, headers)), None)
     if row is not None and (not asked or asked <= row.selectors):
         _check_upload(row, names)
         return row
@@ -467,12 +466,12 @@ def _matches(row: Operation, query: Query, headers: Headers) -> bool:
     )
 
 
-def _torn(asked: frozenset[str]) -> bool:
+def _torn(asked: Set[str]) -> bool:
     """Whether several selectors belong together in some row."""
     return any(asked <= row.selectors for row in OPERATIONS)
 
 
-def _check_upload(row: Operation, names: frozenset[str]) -> None:
+def _check_upload(row: Operation, names: Set[str]) -> None:
     """A part number without an upload (PUT) would overwrite the whole object with one part."""
     if row.method == "PUT" and "partNumber" in names and "uploadId" not in names:
         raise invalid_argument("partNumber", None, "This operation does not accept partNumber without uploadId")

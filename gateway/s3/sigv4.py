@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -21,7 +21,7 @@ import msgspec
 from gateway.s3.call import split_target
 from gateway.s3.canonical import canonical_paths, canonical_query, canonical_requests
 from gateway.s3.errors import S3Error, invalid_argument
-from gateway.s3.headers import Headers, Query
+from gateway.s3.headers import Headers, Query, remembered
 from gateway.s3.payload import UNSIGNED_PAYLOAD, Payload, PayloadForm, parse_payload, payload_of
 
 __all__ = [
@@ -124,7 +124,7 @@ def read(
     *,
     now: datetime,
     region: str,
-    regions: Collection[str] = (),
+    regions: tuple[str, ...] = (),
     hosts: Sequence[str] = (),
 ) -> Presented | None:
     """What the request presents, None when it is anonymous.
@@ -132,8 +132,8 @@ def read(
     now is aware; region is this endpoint's, regions are further ones it answers for; hosts are the values the client
     may have signed as Host (default: the Host header, see headers.signed_hosts). Raises S3Error, WrongRegion.
     """
-    lines = [line for line in headers.all("authorization") if line]
-    header_v4, query_v4 = bool(lines), not _SIGNING.isdisjoint(query.names)
+    lines = [line for line in headers.all("authorization") if line] if "authorization" in headers else []
+    header_v4, query_v4 = bool(lines), not _SIGNING.isdisjoint(query)
     query_v2 = "Signature" in query and "AWSAccessKeyId" in query
     if len(lines) > 1 or header_v4 + query_v4 + query_v2 > 1:
         raise invalid_argument("Authorization", ", ".join(lines) or None, _ONE_MECHANISM)
@@ -298,8 +298,9 @@ def _read_query(query: Query, now: datetime) -> tuple[tuple[str, str, str], str]
     return (credential, names, signature), timestamp
 
 
+@remembered
 def _read_credential(
-    credential: str, region: str, regions: Collection[str], malformed: Malformed
+    credential: str, region: str, regions: tuple[str, ...], malformed: Malformed
 ) -> tuple[str, str, str]:
     """(access key, day, region) of a credential scope; an access key may hold slashes."""
     parts = credential.rsplit("/", 4)
@@ -327,7 +328,7 @@ def unknown_key(access_key: str) -> S3Error:
     return S3Error("InvalidAccessKeyId", AWSAccessKeyId=access_key)
 
 
-@lru_cache(maxsize=1024)  # clients repeat themselves
+@remembered
 def _signed_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip().lower() for name in text.split(";") if name.strip())
 
@@ -402,7 +403,7 @@ def _times(end: datetime, now: datetime) -> dict[str, str]:
     return {"Expires": f"{end:%Y-%m-%dT%H:%M:%SZ}", "ServerTime": f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
 
 
-@lru_cache(maxsize=256)
+@remembered
 def _parse_iso(text: str) -> datetime | None:
     if not _ISO.match(text):
         return None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import contextlib
 import logging
 import sys
+import threading
 import time
 from collections.abc import MutableMapping
 from typing import Any, ClassVar, TextIO
@@ -18,6 +21,7 @@ HIDDEN = frozenset({
     "admin_token", "session_token", "x-amz-signature", "x-amz-security-token", "cookie", "master_key", "dsn",
     "database_url", "body", "content",
 })  # fmt: skip
+HOLD = 0.02  # seconds
 NAMES = 1024  # of fields that are remembered as harmless
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -78,18 +82,45 @@ class Logger(structlog.BoundLoggerBase):
 
 
 class Lines:
-    """Writes lines, each at once and whole. A log that cannot be written (its reader is gone) fails no request."""
+    """Writes whole lines. A log that cannot be written (its reader is gone) fails no request.
+
+    On an event loop lines below a warning leave together, up to HOLD seconds after the first: a system call for each
+    would cost a request as much as its signature does.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
+        self._held: list[bytes] = []
+        self._late = 0.0  # when what is held should have left: its loop has ended, or is not heard
+        self._lock = threading.Lock()
+        atexit.register(self.flush)
 
-    def msg(self, line: str | bytes) -> None:
+    def info(self, line: str | bytes) -> None:
         data = line if isinstance(line, bytes) else line.encode("utf-8", "backslashreplace")
-        with contextlib.suppress(OSError, ValueError):
-            self.stream.buffer.write(data + b"\n")
-            self.stream.buffer.flush()
+        now = time.monotonic()
+        with self._lock:
+            self._held.append(data)
+            if len(self._held) > 1 and now < self._late:
+                return
+            self._late = now + 2 * HOLD
+        try:
+            asyncio.get_running_loop().call_later(HOLD, self.flush)
+        except RuntimeError:  # no loop in this thread: nothing would come back to it
+            self.flush()
 
-    debug = info = warning = error = critical = msg
+    def warning(self, line: str | bytes) -> None:
+        self.info(line)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is held."""
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            held, self._held = self._held, []
+            if held:
+                self.stream.buffer.write(b"\n".join(held) + b"\n")
+                self.stream.buffer.flush()
+
+    debug, error, critical, msg = info, warning, warning, warning
 
 
 _encoder = msgspec.json.Encoder(enc_hook=repr)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -120,3 +124,106 @@ def test_a_log_that_cannot_be_written_fails_nobody(monkeypatch: pytest.MonkeyPat
     with contextlib.suppress(OSError):
         full.close()
     structlog.get_logger().info("request", status=200)
+
+
+class Told(io.TextIOWrapper):
+    """A stream that remembers what each write brought."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.wrote = asyncio.Event()
+        outer = self
+
+        class Buffer(io.BytesIO):
+            def write(self, data: object) -> int:
+                outer.writes.append(bytes(data))  # type: ignore[call-overload]
+                outer.wrote.set()
+                return len(outer.writes[-1])
+
+        super().__init__(Buffer())
+
+
+def test_lines_of_one_moment_leave_in_one_write() -> None:
+    async def main() -> None:
+        stream = Told()
+        lines = logs.Lines(stream)
+        lines.info(b"one")
+        lines.info("two")
+        assert stream.writes == []
+        await asyncio.wait_for(stream.wrote.wait(), 10)
+        assert stream.writes == [b"one\ntwo\n"]
+        stream.wrote.clear()
+        lines.info(b"three")
+        await asyncio.wait_for(stream.wrote.wait(), 10)
+        assert stream.writes[1:] == [b"three\n"]
+
+    asyncio.run(main())
+
+
+def test_a_warning_leaves_at_once_and_what_was_held_before_it() -> None:
+    async def main() -> None:
+        stream = Told()
+        lines = logs.Lines(stream)
+        lines.info(b"request")
+        lines.warning(b"damaged")
+        assert stream.writes == [b"request\ndamaged\n"]
+        lines.info(b"request")
+        lines.error(b"broken")
+        assert stream.writes[1:] == [b"request\nbroken\n"]
+
+    asyncio.run(main())
+
+
+def test_without_a_loop_every_line_leaves_at_once() -> None:
+    stream = Told()
+    lines = logs.Lines(stream)
+    lines.info(b"one")
+    lines.info(b"two")
+    assert stream.writes == [b"one\n", b"two\n"]
+
+
+def test_a_line_held_by_a_loop_that_ended_leaves_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Told()
+    lines = logs.Lines(stream)
+
+    async def request() -> None:
+        lines.info(b"request")
+
+    asyncio.run(request())
+    assert stream.writes == []
+    late = time.monotonic() + 2 * logs.HOLD
+    monkeypatch.setattr("time.monotonic", lambda: late)
+    lines.info(b"stopped")
+    assert stream.writes == [b"request\nstopped\n"]
+
+
+def test_threads_lose_no_line() -> None:
+    async def main() -> None:
+        stream = Told()
+        lines = logs.Lines(stream)
+
+        def write(name: int) -> None:
+            for i in range(1000):
+                lines.info(f"{name} {i}")
+
+        threads = [threading.Thread(target=write, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        write(4)
+        for thread in threads:
+            thread.join()
+        lines.flush()
+        written = b"".join(stream.writes).decode().splitlines()
+        assert sorted(written) == sorted(f"{name} {i}" for name in range(5) for i in range(1000))
+
+    asyncio.run(main())
+
+
+def test_what_is_held_is_written_when_the_process_ends() -> None:
+    code = (
+        "import asyncio, structlog; from gateway.telemetry import logs; logs.configure('info', 'json')\n"
+        "async def request(): structlog.get_logger().info('last')\n"
+        "asyncio.run(request())"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == ["last"]

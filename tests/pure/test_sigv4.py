@@ -368,7 +368,7 @@ def test_malformed_headers(right: str, wrong: str, message: str) -> None:
 def test_a_wrong_region_is_told_the_right_one() -> None:
     line = V4 + GOOD.replace("us-east-1", "eu-west-1")
     assert refused("GET", "/bkt/k", with_line(line)).elements == {"Region": "us-east-1"}
-    assert refused("GET", "/bkt/k", with_line(line), regions=["eu-west-1"]).code == "SignatureDoesNotMatch"
+    assert refused("GET", "/bkt/k", with_line(line), regions=("eu-west-1",)).code == "SignatureDoesNotMatch"
     target = presigned("/bkt/k").replace("us-east-1", "eu-west-1")
     error = refused("GET", target, HOST)
     assert (error.code, error.elements) == ("AuthorizationQueryParametersError", {"Region": "us-east-1"})
